@@ -14,12 +14,20 @@ from native import HAS_AVX2, bits, kernels_of, run_native
 
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.codegen.objects import compile_assembly
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
 from tilewright.support.errors import UserError
+from tilewright.support.processor import cpu_features
 from tilewright.target import intrinsics
 from tilewright.target.intrinsic import Intrinsic
-from tilewright.target.intrinsics import INTRINSICS, find_intrinsic, intrinsics_of, register_intrinsics
-from tilewright.target.target import AARCH64, AVX2, AVX512, BASELINE
+from tilewright.target.intrinsics import (
+    INTRINSICS,
+    byte_products,
+    find_intrinsic,
+    intrinsics_of,
+    register_intrinsics,
+)
+from tilewright.target.target import AARCH64, AVX2, AVX512, AVX512_VNNI, BASELINE
 from tilewright.tir.compare import same_func
 from tilewright.tir.interp import run_func
 from tilewright.tir.parser import parse_func
@@ -61,6 +69,18 @@ def test_x86_native_code(intrinsic: Intrinsic, scope: Scope) -> None:
         )
 
 
+@pytest.mark.skipif(not cpu_features() >= AVX512_VNNI.features, reason="this machine has no AVX-512 VNNI")
+@pytest.mark.parametrize("scope", [Scope.REGISTER, Scope.GLOBAL], ids=lambda s: s.value)
+def test_dot_products_of_bytes_do_not_saturate(scope: Scope) -> None:
+    intrinsic = find_intrinsic("vnni.u8i8.dot4_16")
+    assert intrinsic is not None
+    func = tensorized(intrinsic, scope)
+    for kind in ("random", "extreme"):
+        inputs = inputs_of(func, kind, np.random.default_rng(2))
+        found, wanted = run_native(func, inputs, AVX512_VNNI)[0], run_func(func, *inputs)[0]
+        np.testing.assert_array_equal(found, wanted)
+
+
 @needs_qemu
 @pytest.mark.parametrize(("intrinsic", "scope"), cases(arm=True))
 def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path) -> None:
@@ -76,6 +96,7 @@ def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path)
     [
         ("x86.f32.tile_2x16", "vfmadd231ps"),
         ("x86.i16.dot2_8", "vpmaddwd"),
+        ("vnni.u8i8.dot4_16", "vpdpbusd"),
         ("arm.f32.tile_4x8", "fmla"),
         ("arm.i8i8.sdot", "sdot"),
         ("arm.u8u8.udot", "udot"),
@@ -88,7 +109,7 @@ def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path)
 def test_the_instruction_is_there(name: str, instruction: str) -> None:
     intrinsic = find_intrinsic(name)
     assert intrinsic is not None
-    target = AARCH64 if name.startswith("arm.") else AVX2
+    target = {"arm": AARCH64, "vnni": AVX512_VNNI}.get(name.split(".")[0], AVX2)
     (kernel,), _ = kernels_of(tensorized(intrinsic, Scope.REGISTER), target)
     assert instruction in compile_assembly(kernel_ir(kernel), target)
 
@@ -105,9 +126,21 @@ def test_a_target_without_the_instruction_runs_the_body(scope: Scope) -> None:
 def test_names_are_unique_and_families_belong_to_one_target() -> None:
     assert len({i.name for i in ALL}) == len(ALL)
     for i in ALL:
-        owners = [t for t in (AVX2, AVX512, AARCH64) if i in intrinsics_of(t)]
+        owners = [t for t in (AVX2, AVX512, AVX512_VNNI, AARCH64) if i in intrinsics_of(t)]
         family = i.name.split(".")[0]
-        assert owners == {"arm": [AARCH64], "x86": [AVX2, AVX512], "avx512": [AVX512]}[family], i.name
+        wanted = {
+            "arm": [AARCH64],
+            "x86": [AVX2, AVX512, AVX512_VNNI],
+            "avx512": [AVX512, AVX512_VNNI],
+            "vnni": [AVX512_VNNI],
+        }
+        assert owners == wanted[family], i.name
+
+
+def test_targets_know_which_bytes_they_multiply() -> None:
+    assert byte_products(AVX2) == byte_products(AVX512) == frozenset()
+    assert byte_products(AVX512_VNNI) == {(DType.U8, DType.I8)}
+    assert byte_products(AARCH64) == {(DType.U8, DType.I8), (DType.I8, DType.I8), (DType.U8, DType.U8)}
 
 
 def test_a_family_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:

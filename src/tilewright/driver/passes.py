@@ -28,6 +28,7 @@ from tilewright.graph import passes as graph_passes
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.boundaries import search_boundaries
+from tilewright.graph.passes.contract_integers import contract_integers
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.graph.passes.group import FusionGroup, Grouped, Grouping
@@ -49,6 +50,7 @@ from tilewright.search.ranges import RangeTask, SchedulePoint, find_range_schedu
 from tilewright.support.artifact import SizeBox
 from tilewright.support.errors import UserError
 from tilewright.support.sizes import dims_in
+from tilewright.target.intrinsics import byte_products
 from tilewright.target.target import Target
 from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
@@ -119,7 +121,8 @@ class ProgramState:
 
 
 # A pass takes the decisions that it is given, or its own if there are none; it returns those taken.
-RunPass: TypeAlias = Callable[[ProgramState, Decisions | None, PassContext], tuple[ProgramState, Decisions]]
+PassResult: TypeAlias = tuple[ProgramState, Decisions]
+RunPass: TypeAlias = Callable[[ProgramState, Decisions | None, PassContext], PassResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +156,24 @@ def run_passes(
 # ------------------------------------------------------------------------------------------------------ the passes
 
 
-def fold_large(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def contract_bytes(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
+    """Quantised layers as sums of bytes, where the target has instructions for these."""
+    graph = contract_integers(state.graph, byte_products(context.target))
+    return replace(state, graph=graph), ()
+
+
+def fold_large(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """Constants that are worth their bytes, computed by native code."""
     run = context.run_constants
     return state if run is None else replace(state, graph=fold_natively(state.graph, run)), ()
 
 
-def prepare_graph(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def prepare_graph(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """Constants folded, patterns recognised, no-ops gone: the list in `graph/passes`."""
     return replace(state, graph=graph_passes.prepare(state.graph)), ()
 
 
-def group_nodes(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def group_nodes(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """Nodes that become one Func."""
     graph, regions = state.graph, context.regions(state.graph)
     if given is None:
@@ -221,9 +224,7 @@ def _grouped_as(graph: Graph, regions: Sequence[ExternalRegion], given: Sequence
     return grouping.finish()
 
 
-def pick_algorithms(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def pick_algorithms(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """How Funcs compute that may in several ways."""
     module = state.current
     if given is None:
@@ -240,9 +241,7 @@ def pick_algorithms(
     return replace(state, lowered=module, module=module), taken
 
 
-def join_kernels(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def join_kernels(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """Funcs whose blocks a schedule brings together."""
     module = state.current
     if given is None:
@@ -254,9 +253,7 @@ def join_kernels(
     return replace(state, module=module), given
 
 
-def lay_out_buffers(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def lay_out_buffers(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """Layouts of what is between kernels, and what follows from them for copies and borders."""
     module = state.current
     images = find_images(module)
@@ -314,9 +311,7 @@ def layout_decisions(
     return *short, *(BufferLayout(b.name, layout) for b, layout in others.items())
 
 
-def schedule_kernels(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def schedule_kernels(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """The schedule of each distinct Func."""
     module = state.current
     constants = frozenset(c.buffer for c in module.constants)
@@ -381,9 +376,7 @@ def _kernels_by_key(given: Sequence[Kernel], keys: Mapping[str, str]) -> dict[st
     return found
 
 
-def schedule_ranges(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def schedule_ranges(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """Other schedules for some of the sizes that Funcs may have."""
     dims = {d.name: d for v in state.graph.inputs for d in dims_in(v.shape)}
     if not dims and not given:
@@ -419,9 +412,7 @@ def schedule_ranges(
     return replace(state, ranges=tuple(found)), tuple(r for r, _, _ in made)
 
 
-def share_together(
-    state: ProgramState, given: Decisions | None, context: PassContext
-) -> tuple[ProgramState, Decisions]:
+def share_together(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
     """Kernels of one part that have nothing to do with each other."""
     module = state.current
     varied = {name for calls, _ in state.ranges for name in calls}
@@ -454,6 +445,7 @@ def task_key(func: Func, constants: Container[Buffer]) -> str:
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass("integers", contract_bytes),  # before constants are folded: weights would be floats
     Pass("fold", fold_large),
     Pass("prepare", prepare_graph),  # a normal form: nothing to decide
     Pass("groups", group_nodes),  # nodes -> Funcs

@@ -4,6 +4,7 @@ A new family is a module in this package and a line here (docs/adding-an-intrins
 A package of somebody else's registers its own.
 """
 
+from tilewright.ir.dtype import DType
 from tilewright.support.extensions import Additions
 from tilewright.target import arm, x86
 from tilewright.target.intrinsic import Intrinsic
@@ -39,3 +40,13 @@ def intrinsic_names() -> tuple[str, ...]:
 def intrinsics_of(target: Target) -> tuple[Intrinsic, ...]:
     """Those that `target` has the features for."""
     return tuple(i for i in (*INTRINSICS, *ADDED.items.values()) if i.features <= target.features)
+
+
+def byte_products(target: Target) -> frozenset[tuple[DType, DType]]:
+    """The types of bytes whose products `target` has an instruction to sum up in i32."""
+    found = set[tuple[DType, DType]]()
+    for i in intrinsics_of(target):
+        total, *factors = (p.dtype for p in i.meaning.params)
+        if total is DType.I32 and len(factors) == 2 and all(f.bytes == 1 for f in factors):
+            found.add((factors[0], factors[1]))
+    return frozenset(found)

@@ -15,11 +15,11 @@ from tilewright.target.machine import Machine, shipped_machine, zen3
 # Features that our code generator makes use of; the ISA floor of an artifact is the subset it was built with.
 X86_V3 = frozenset({"avx2", "fma", "avx", "sse4.2", "popcnt", "bmi", "bmi2", "f16c"})
 X86_V4 = X86_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_BESIDE_V4 = frozenset({"avx512vnni"})  # that only some of those processors have
 
 
 HOST = "host"
 _UNUSED = {
-    "avx512vnni": "AVX-512 VNNI: dot products of bytes",
     "amx-tile": "AMX: tiles of matrices of bytes and bf16",
 }
 _L3_KIB = 16384  # KiB of the third-level cache where the kernel does not tell; given: that of SHIPPED
@@ -80,6 +80,9 @@ AVX2 = x86_64(X86_V3, cpu="znver3")
 AVX512 = x86_64(
     X86_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
 )  # KiB; given: as servers have had them
+AVX512_VNNI = x86_64(
+    X86_V4 | _BESIDE_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
+)  # and dot products of bytes
 AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
 
 
@@ -97,7 +100,9 @@ def native() -> Target:
             f"programs are for Linux on x86-64; this machine is {here.sysname} on {here.machine}",
             hint="run on a machine that is, or on an emulated one",
         )
-    features = next((level for level in (X86_V4, X86_V3) if cpu_features() >= level), frozenset[str]())
+    has = cpu_features()
+    levels = (X86_V4 | (_BESIDE_V4 & has), X86_V3)
+    features = next((level for level in levels if has >= level), frozenset[str]())
     model, caches = cpu_model(), cache_kib()
     l3 = caches.get(3, max(caches.get(2, 0), _L3_KIB))
     shipped = shipped_machine(model, features, caches.get(1, 32), caches.get(2, 512), l3)

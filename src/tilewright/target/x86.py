@@ -62,4 +62,27 @@ def _dot2() -> Intrinsic:
     )
 
 
-DOT_PRODUCTS: tuple[Intrinsic, ...] = (_dot2(),)
+def _write_dot4(c: EmitContext) -> None:
+    """vpdpbusd adds the four products of bytes to the sum of a lane, modulo 2^32 (vpdpbusds would saturate)."""
+    word = c.op(f"bitcast <4 x i8> {c.get(1, 0, 4)} to i32")
+    a = c.op(f"bitcast <16 x i32> {c.splat('i32', word, 16)} to <64 x i8>")
+    sums = (("<16 x i32>", c.get(0, 0, 16)), ("<64 x i8>", a), ("<64 x i8>", c.get(2, 0, 64)))
+    c.put(0, 0, 16, c.call("llvm.x86.avx512.vpdpbusd.512", "<16 x i32>", *sums))
+
+
+def _dot4() -> Intrinsic:
+    """C[j] += Σ A[k] · B[j, k] over four bytes, which lie side by side: those of A unsigned, those of B signed."""
+    c = Buffer("C", (16,), DType.I32, Scope.REGISTER)
+    a, b = Buffer("A", (4,), DType.U8), Buffer("B", (16, 4), DType.I8)
+    j, k = Var("j"), Var("k")
+    value = c[j] + cast(DType.I32, a[k]) * cast(DType.I32, b[j, k])
+    return Intrinsic(
+        "vnni.u8i8.dot4_16",
+        state("dot4", (c, a, b), {j: 16}, {k: 4}, c[j], value),
+        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
+        frozenset({"avx512f", "avx512vnni"}),
+        emitter=_write_dot4,
+    )
+
+
+DOT_PRODUCTS: tuple[Intrinsic, ...] = (_dot2(), _dot4())

@@ -1,0 +1,92 @@
+"""Quantised layers become contractions of bytes that mean the same, where the target multiplies such bytes."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from graph_cases import RNG, WINDOW, check_lowered, check_pass, names
+
+from tilewright.graph.build import GraphBuilder
+from tilewright.graph.graph import Graph, Value
+from tilewright.graph.passes.contract_integers import contract_integers
+from tilewright.graph.passes.eliminate_dead import eliminate_dead
+from tilewright.ir.dtype import DType
+from tilewright.ops.core.contraction import Gemm, MatMul
+from tilewright.ops.core.conv import Conv
+from tilewright.ops.core.quantize import DequantizeLinear, Granularity
+from tilewright.ops.opdef import Op, TensorType
+from tilewright.support.arrays import Array
+
+VNNI = frozenset({(DType.U8, DType.I8)})
+contract = partial(contract_integers, products=VNNI)
+
+
+def weights(*shape: int) -> Array:
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+def dequantized(b: GraphBuilder, x: Value, scale: Array, zero: int = 0, axis: int | None = None) -> Value:
+    dtype = x.type.dtype.numpy
+    zeros = [b.constant(f"{x.name}_zero", np.array(zero, dtype))] if zero else []
+    op = DequantizeLinear(DType.F32, Granularity(axis))
+    return b.apply(op, x, b.constant(f"{x.name}_scale", scale), *zeros, name=f"{x.name}_real")
+
+
+def layer(
+    op: Op,
+    x: tuple[int, ...],
+    w: Array,
+    *,
+    dtype: DType = DType.U8,
+    zero: int = 3,
+    axis: int | None = None,
+    bias: Array | None = None,
+) -> Graph:
+    b = GraphBuilder()
+    scales = np.float32(0.02) if axis is None else RNG.uniform(0.01, 0.1, w.shape[axis]).astype(np.float32)
+    left = dequantized(b, b.input("x", TensorType(dtype, x)), np.array(0.1, np.float32), zero)
+    right = dequantized(b, b.constant("w", w), np.asarray(scales), axis=axis)
+    added: list[Value] = []
+    if bias is not None:
+        added = [dequantized(b, b.constant("bias", bias), np.array(0.002, np.float32))]
+    return b.finish(b.apply(op, left, right, *added, name="y"))
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_a_convolution_with_padding_and_bias(zero: int, axis: int | None) -> None:
+    bias = RNG.integers(-999, 999, 5).astype(np.int32)
+    graph = layer(Conv(WINDOW), (1, 8, 6, 7), weights(5, 8, 3, 3), zero=zero, axis=axis, bias=bias)
+    after = eliminate_dead(check_pass(graph, contract))
+    padded = ["Pad"] * bool(zero)
+    assert names(after) == [*padded, "ConvInteger", *["Sub"] * bool(zero), "Cast", "Mul", "Add"]
+    check_lowered(after)
+
+
+def test_a_matmul_with_a_scale_for_each_column() -> None:
+    after = eliminate_dead(check_pass(layer(MatMul(), (2, 4, 8), weights(8, 5), axis=1), contract))
+    assert names(after) == ["MatMulInteger", "Sub", "Cast", "Mul"]
+
+
+def test_a_gemm_with_transposed_weights() -> None:
+    bias = RNG.integers(-999, 999, 5).astype(np.int32)
+    after = check_pass(layer(Gemm(trans_b=True), (4, 8), weights(5, 8), axis=0, bias=bias), contract)
+    assert names(eliminate_dead(after)) == ["DequantizeLinear", "MatMulInteger", "Sub", "Cast", "Mul", "Add"]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(layer(MatMul(), (4, 8), weights(8, 5), dtype=DType.I8), id="bytes without a product"),
+        pytest.param(layer(MatMul(), (4, 8), weights(8, 5), axis=0), id="a scale for each row of weights"),
+        pytest.param(layer(Conv(WINDOW, 8), (1, 8, 6, 7), weights(8, 1, 3, 3)), id="depthwise"),
+        pytest.param(layer(Gemm(alpha=2.0), (4, 8), weights(8, 5)), id="alpha"),
+    ],
+)
+def test_what_stays_in_floats(graph: Graph) -> None:
+    assert contract(graph) is graph
+
+
+def test_a_target_without_products_of_bytes_keeps_floats() -> None:
+    graph = layer(MatMul(), (4, 8), weights(8, 5))
+    assert contract_integers(graph, frozenset()) is graph
