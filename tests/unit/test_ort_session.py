@@ -460,9 +460,9 @@ def test_threads_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> No
     seen: list[int | None] = []
     load = inference_session.OwnProgram
 
-    def noted(model: Any, threads: int | None, shapes: Any) -> Any:
+    def noted(model: Any, threads: int | None, *rest: Any) -> Any:
         seen.append(threads)
-        return load(model, threads, shapes)
+        return load(model, threads, *rest)
 
     monkeypatch.setattr(inference_session, "OwnProgram", noted)
     ours.InferenceSession(open_relu(), options)
@@ -584,3 +584,41 @@ def test_the_optimised_model_that_is_asked_for_can_be_loaded(tmp_path: Path) -> 
     ours.InferenceSession(open_relu(), options)
     (y,) = real.InferenceSession(tmp_path / "optimised.onnx").run(None, {"x": X})
     np.testing.assert_array_equal(y, np.maximum(X, 0))
+
+
+def branching(output: str) -> bytes:
+    """What a number decides: Relu or Neg."""
+
+    def body(op: str) -> onnx.GraphProto:
+        return helper.make_graph([helper.make_node(op, ["x"], [op])], op, [], [tensor(op, None)])
+
+    sixteen = helper.make_tensor("sixteen", TensorProto.INT64, [], [16])
+    return model(
+        [tensor("x", ["n"]), tensor("rate", [], TensorProto.INT64)],
+        [tensor(output, ["n"])],
+        [
+            helper.make_node("Equal", ["rate", "sixteen"], ["is"]),
+            helper.make_node("If", ["is"], [output], then_branch=body("Relu"), else_branch=body("Neg")),
+        ],
+        [sixteen],
+    )
+
+
+@BOTH
+def test_a_number_may_decide_what_runs(ort: Any) -> None:
+    session = ort.InferenceSession(branching("y"))
+    x = np.array([-1, 2], np.float32)
+    for rate, want in ((16, [0, 2]), (8, [1, -2]), (16, [0, 2]), *((n, [1, -2]) for n in range(8))):
+        assert session.run(None, {"x": x, "rate": np.array(rate, np.int64)})[0].tolist() == want
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="tensor\\(int32\\)"):
+        session.run(None, {"x": x, "rate": np.array(16, np.int32)})
+    with pytest.raises(ValueError, match="missing from input feed"):
+        session.run(None, {"rate": np.array(16, np.int64)})
+
+
+def test_what_a_number_decides_is_one_program_for_its_value(caplog: pytest.LogCaptureFixture) -> None:
+    session = ours.InferenceSession(branching("z"))
+    with caplog.at_level(logging.INFO, "tilewright"):
+        session.run(None, {"x": X[0, 0], "rate": np.array(16, np.int64)})
+    assert "compiling for x [4]" in caplog.text
+    assert "the host runs a part" not in caplog.text

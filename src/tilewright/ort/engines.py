@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.api import load
 from tilewright.ort.exceptions import translated
+from tilewright.ort.number_programs import NumberPrograms
 from tilewright.ort.options import SessionOptions
 from tilewright.ort.ort_value import OrtValue
 from tilewright.ort.providers import CPU
@@ -37,10 +38,17 @@ class ModelRunner(Protocol):
 
 
 class OwnProgram:
-    """A program of ours. `run` is the session's own method where that gives contiguous arrays: nothing is added."""
+    """A program of ours. `run` is the session's own method where that gives contiguous arrays: nothing is added.
 
-    def __init__(self, model: ModelSource, threads: int | None, shapes: Shapes) -> None:
+    `deciding`: inputs that are one number each and decide what runs, with their types. Programs are made for their
+    values (`ort/number_programs.py`).
+    """
+
+    def __init__(
+        self, model: ModelSource, threads: int | None, shapes: Shapes, deciding: Mapping[str, str]
+    ) -> None:
         self._session = load(model, threads=threads, shapes=shapes or None)
+        self._by_number = NumberPrograms(model, threads, deciding) if deciding else None
         self.run: RunAll = self._session.run if self.is_closed else self._run_open
 
     @property
@@ -62,7 +70,8 @@ class OwnProgram:
             return copied_into(self.run(feeds), buffers)
 
     def _run_open(self, feeds: Any) -> dict[str, Any]:
-        results = cast("dict[str, Any]", self._session.run(feeds))
+        found = None if self._by_number is None else self._by_number.try_run(feeds)
+        results = cast("dict[str, Any]", self._session.run(feeds)) if found is None else found
         for name, value in results.items():
             if type(value) is np.ndarray and not value.flags.c_contiguous:
                 results[name] = np.ascontiguousarray(value).reshape(value.shape)

@@ -37,6 +37,7 @@ from tilewright.ort.feed_check import check_fed, check_feeds
 from tilewright.ort.io_binding import IOBinding
 from tilewright.ort.messages import lower_severity, say_once
 from tilewright.ort.node_arg import ModelMetadata, NodeArg, metadata_of, node_arg
+from tilewright.ort.number_programs import NUMBER_TYPES
 from tilewright.ort.options import RunOptions, SessionOptions
 from tilewright.ort.ort_value import OrtValue
 from tilewright.ort.providers import ProviderOptions, Providers, chosen_providers
@@ -228,7 +229,7 @@ class InferenceSession:
             if options.initializers:
                 values = {n: v.numpy() for n, v in options.initializers.items()}
                 model = import_module("tilewright.ort.edited_model").edited_model(model, values, ())
-            made = OwnProgram(model, session_threads(options), shapes)
+            made = OwnProgram(model, session_threads(options), shapes, self._deciding)
         except Exception as error:
             return self._real(_reason(error), error)
         for arg in self._outputs_meta:
@@ -268,6 +269,7 @@ class InferenceSession:
         self._inputs_meta: list[NodeArg] = []
         self._overridable_initializers: list[NodeArg] = []
         self._model_meta = metadata_of(model)
+        self._deciding: dict[str, str] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for value in model.inputs:
             arg, is_fixed = node_arg(value, options.dims, options.denotations)
@@ -275,6 +277,8 @@ class InferenceSession:
                 self._overridable_initializers.append(arg)
                 continue
             self._inputs_meta.append(arg)
+            if model.has_branches and value.dims == () and value.type in NUMBER_TYPES:
+                self._deciding[arg.name] = arg.type
             known = tuple(n for n in arg.shape if isinstance(n, int))
             if is_fixed and len(known) == len(arg.shape):
                 shapes[arg.name] = known
@@ -354,7 +358,7 @@ class InferenceSession:
                 try:
                     edit = import_module("tilewright.ort.edited_model").edited_model
                     model = edit(self._model, values, fed)
-                    self._overriding[fed] = OwnProgram(model, session_threads(self._sess_options), {})
+                    self._overriding[fed] = OwnProgram(model, session_threads(self._sess_options), {}, {})
                 except Exception as error:
                     self._overriding[fed] = self._real(_reason(error), error)
             return self._overriding[fed]

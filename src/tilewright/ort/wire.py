@@ -16,6 +16,7 @@ from tilewright.ort.element_types import tensor_word
 
 ModelBytes: TypeAlias = bytes | mmap.mmap | memoryview
 
+_BRANCHES = frozenset({"If", "Loop"})
 _NESTING = 8  # of types within types
 
 
@@ -49,6 +50,7 @@ class WireModel:
     inputs: tuple[WireValue, ...]
     outputs: tuple[WireValue, ...]
     initializers: frozenset[str]
+    has_branches: bool  # nodes that decide what runs, in the graph itself
     texts: dict[int, str]  # of the model, by number of the field
     graph_texts: dict[int, str]
     version: int
@@ -87,10 +89,13 @@ def _model(data: ModelBytes) -> WireModel:
     inputs: list[WireValue] = []
     outputs: list[WireValue] = []
     initializers: set[str] = set()
+    has_branches = False
     graph_texts: dict[int, str] = {}
     for graph_start, graph_end in graphs:
         for number, _, start, end in _fields(data, graph_start, graph_end):
-            if number in (2, 10):
+            if number == 1:
+                has_branches = has_branches or _name(data, start, end, (4,)) in _BRANCHES
+            elif number in (2, 10):
                 graph_texts[number] = _text(data, start, end)
             elif number == 5:
                 initializers.add(_name(data, start, end, (8,)))
@@ -105,6 +110,7 @@ def _model(data: ModelBytes) -> WireModel:
         tuple(inputs),
         tuple(outputs),
         frozenset(initializers),
+        has_branches,
         texts,
         graph_texts,
         version,
