@@ -78,8 +78,12 @@ def test_the_page_is_small_and_kernels_are_described(made: tuple[Path, ReportDat
 
 def test_a_kept_report_is_shown_again(made: tuple[Path, ReportData], tmp_path: Path) -> None:
     folder, report = made
-    done = invoke(folder / "m.json", "-o", tmp_path / "again.html", "--json")
+    done = invoke(
+        folder / "m.json", "-o", tmp_path / "again.html", "--json", "--chrome-trace", tmp_path / "t.json"
+    )
     assert done.exit_code == 0, done.output
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == len(report.timeline.spans) > 0
     assert json.loads(done.stdout) == json.loads((folder / "m.json").read_text())
     assert (tmp_path / "again.html").read_text() == (folder / "m.html").read_text()
     assert report.model.name == "m.onnx"
@@ -95,6 +99,19 @@ def test_a_compiled_program_has_times_and_says_what_is_missing(tmp_path: Path) -
     assert data["kernels"] and not data["boxes"] and not data["nodes"]
     assert "A compiled program holds machine code only" in data["missing"][0]
     assert "A compiled program holds machine code only" in page.read_text()
+
+
+def test_a_run_is_compared_with_an_earlier_one(made: tuple[Path, ReportData], tmp_path: Path) -> None:
+    folder, report = made
+    page = tmp_path / "m.html"
+    done = invoke(folder / "m.json", "--compare", folder / "m.json", "-o", page, "--json")
+    assert done.exit_code == 0, done.output
+    compared = json.loads(done.stdout)["comparison"]
+    assert compared["count"] == len(report.nodes)
+    assert "1.00 times as fast" in page.read_text()
+    done = invoke(folder / "m.json", "--compare", folder / "m.html", "-o", page)
+    assert done.exit_code == 1
+    assert "no JSON text" in done.output
 
 
 def test_pages_that_cannot_be_written_are_the_users_fault(

@@ -174,7 +174,7 @@ def profile(
         artifact = replace(artifact, program=program_at(artifact.program, sizes))
     with pinned(threads) as cores:
         before = measure_limits(target, threads)
-        with _patient_workers():
+        with patient_workers():
             totals, found, sites, on_core, outside = _timed(
                 artifact, feeds, threads, seconds, externals, sizes
             )
@@ -318,7 +318,8 @@ def _empty_job_seconds(team: Team, is_team: bool) -> float:
 
 
 @contextmanager
-def _patient_workers() -> Generator[None]:
+def patient_workers() -> Generator[None]:
+    """Workers that do not sleep between jobs, as they would not inside a program."""
     before = os.environ.get("TILEWRIGHT_SPIN_US")
     os.environ["TILEWRIGHT_SPIN_US"] = _SPIN_US
     try:

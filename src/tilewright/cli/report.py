@@ -8,19 +8,24 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tilewright.cli.catalogue import OURS
+from tilewright.cli.defaults import TOLERANCE
 from tilewright.cli.dims import DimOption, ranges_of, sizes_of
 from tilewright.cli.feeds import make_program_feeds, read_sample
 from tilewright.cli.machine import check_cores, machine
+from tilewright.cli.measure import measure_at
 from tilewright.cli.options import PROGRAM
 from tilewright.cli.output import milliseconds, note, print_json, progress_bar
+from tilewright.cli.part_times import part_times
 from tilewright.cli.profile import Profile, profile
 from tilewright.cli.report_facts import ReportFacts, facts_of
+from tilewright.cli.report_tuning import tuning_curves
 from tilewright.cli.status import ExitStatus
 from tilewright.cli.summary import summary_of
 from tilewright.compiler import compile_graph
@@ -28,20 +33,25 @@ from tilewright.graph.graph import Graph
 from tilewright.ops.accuracy import Accuracy
 from tilewright.placement.native_region import native_or_plugin
 from tilewright.placement.options import PluginOptions
+from tilewright.report.chrome_trace import chrome_trace as chrome_events
+from tilewright.report.comparison import compare_runs
 from tilewright.report.data import (
     CallFacts,
+    EngineFacts,
     KernelFacts,
     MachineFacts,
     ModelFacts,
     ReportData,
     RunFacts,
     TensorFacts,
+    TuningCurve,
     load_report,
 )
 from tilewright.report.page import render_page
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.file import load_artifact as read_program
 from tilewright.runtime.machine import default_threads
+from tilewright.search.database import default_database
 from tilewright.stages import Stages, stages
 from tilewright.support.artifact import Artifact
 from tilewright.support.errors import UserError
@@ -50,6 +60,7 @@ from tilewright.target.names import resolve_target
 from tilewright.target.target import native
 
 SAVED = ".json"  # what the name of a report's data ends in
+_ROUNDS = 5  # of turns of engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +117,67 @@ def report(
         run = _Run(options, plugin_options, files, seed, seconds, threads, sizes)
         with progress_bar() as progress:
             made = collect(model, run, progress)
+            if against:
+                made = replace(made, engines=_engines(model, run, dims, against, made, progress))
     if output is None and not (as_json or data or chrome_trace):
         output = Path(f"{model.stem}.html")
+    if chrome_trace is not None:
+        if not made.timeline.spans:
+            note("There is no record of threads: the trace has no events.")
+        _write(chrome_trace, json.dumps(chrome_events(made)))
     if data is not None:
         _write(data, json.dumps(made.as_json(), ensure_ascii=False))
     if output is not None:
         _write(output, render_page(made, before))
     if as_json:
-        print_json(made.as_json())
+        compared = None if before is None else asdict(compare_runs(before, made))
+        print_json({**made.as_json(), "comparison": compared} if compared else made.as_json())
     else:
-        _tell(made, output)
+        _tell(made, before, output)
+    ours = next((e.error for e in made.engines if e.name == OURS.name), None)
+    if ours is not None and ours > TOLERANCE:
+        note(f"our results differ from another engine's: relative error {ours:.3g}, allowed {TOLERANCE:.3g}")
+        return ExitStatus.MISMATCH
     return ExitStatus.OK
+
+
+def _engines(
+    model: Path,
+    run: _Run,
+    dims: Mapping[str, DimOption],
+    against: tuple[str, ...],
+    made: ReportData,
+    progress: OnProgress | None,
+) -> tuple[EngineFacts, ...]:
+    """Ours and others in turns, ours first; what cannot run is named."""
+    (found,) = measure_at(
+        model,
+        [dict(made.run.sizes)],
+        dims=ranges_of(dims),
+        shapes=run.options["shapes"],
+        files=run.files,
+        seed=run.seed,
+        threads=run.threads,
+        target=run.options["target"],
+        accuracy=run.options["accuracy"],
+        plugin_options=run.plugin_options,
+        against=against,
+        rounds=_ROUNDS,
+        seconds=max(0.05, run.seconds / 2),
+        progress=progress,
+    )
+    ratios = found.speedup
+    timed: list[EngineFacts] = []
+    for name, e in found.engines.items():
+        ratio, interval = ratios.get(name), e.series.interval
+        timed.append(
+            EngineFacts(
+                *(name, e.version, e.series.median, interval.low, interval.high, e.error),
+                None if ratio is None else (ratio.value, ratio.low, ratio.high),
+            )
+        )
+    absent = [EngineFacts(name, "", 0.0, 0.0, 0.0, None, None, str(a)) for name, a in found.absent.items()]
+    return (*timed, *absent)
 
 
 def collect(model: Path, run: _Run, progress: OnProgress | None = None) -> ReportData:
@@ -146,6 +207,9 @@ def collect(model: Path, run: _Run, progress: OnProgress | None = None) -> Repor
         externals=externals,
     )
     tell("run", 1, 1)
+    lived = part_times(
+        artifact, feeds, target=native(), threads=run.threads, sizes=sizes, externals=externals
+    )
     if found is None:
         facts = _program_facts(timed)
     else:
@@ -163,9 +227,19 @@ def collect(model: Path, run: _Run, progress: OnProgress | None = None) -> Repor
         MachineFacts(machine().summary(), timed.limits.flop_rate, timed.limits.byte_rate),
         _run_facts(timed, facts, sizes),
         *(facts.kernels, facts.boxes, facts.nodes, facts.calls, facts.arena),
+        lived,
+        () if found is None else tuple(_curves(found, facts, run.threads)),
         missing=tuple(facts.missing),
         texts=facts.texts,
     )
+
+
+def _curves(found: Stages, facts: ReportFacts, threads: int) -> list[TuningCurve]:
+    database = default_database()
+    try:
+        return tuning_curves(found, facts.boxes, threads, database)
+    finally:
+        database.close()
 
 
 def _compiled_here(graph: Graph, accuracy: Accuracy) -> Artifact:
@@ -245,7 +319,7 @@ def _write(path: Path, text: str) -> None:
         raise UserError(f"cannot write {path.name}: {e.strerror or e}", where=str(path)) from e
 
 
-def _tell(made: ReportData, output: Path | None) -> None:
+def _tell(made: ReportData, before: ReportData | None, output: Path | None) -> None:
     run = made.run
     click.echo(
         f"{made.model.name}: {milliseconds(run.seconds)} a run with {run.threads} thread(s),"
@@ -255,6 +329,17 @@ def _tell(made: ReportData, output: Path | None) -> None:
         click.echo(f"  {made.share(k.seconds):5.1%}  {k.name}")
     if made.nodes:
         click.echo(f"{made.attributed:.1%} of the time in kernels belongs to nodes of the model")
+    if before is not None:
+        compared = compare_runs(before, made)
+        click.echo(
+            f"{compared.ratio:.2f} times as fast as {compared.title} ({milliseconds(compared.before_seconds)})"
+        )
+    for e in made.engines:
+        if e.speedup is not None:
+            ratio, low, high = e.speedup
+            click.echo(f"{ratio:.2f} times as fast as {e.name} {e.version} [{low:.2f}, {high:.2f}]")
+        elif e.note:
+            note(f"{e.name}: {e.note}")
     if run.is_disturbed:
         note("Other programs took the cores meanwhile: times are too long.")
     if output is not None:

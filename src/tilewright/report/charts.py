@@ -1,16 +1,16 @@
-"""Charts of a report as SVG: the roofline, and the memory of a run."""
+"""Charts of a report as SVG: the roofline, memory and threads of a run, and trials of tuning."""
 
 import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from tilewright.report.data import ArenaTensor, KernelFacts, ReportData
-from tilewright.report.units import count_text, digits, share_text, size_text
+from tilewright.report.data import ArenaTensor, KernelFacts, ReportData, TuningCurve
+from tilewright.report.units import count_text, digits, seconds_text, share_text, size_text
 
 _WIDTH, _HEIGHT = 560.0, 330.0
 _LEFT, _RIGHT, _TOP, _FOOT = 54.0, 14.0, 14.0, 40.0
 _LABELLED = 3  # kernels that have their names in the roofline
-_MOST_POINTS, _MOST_TENSORS = 400, 600  # the largest
+_MOST_POINTS, _MOST_TENSORS, _MOST_SPANS = 400, 600, 1500  # the largest
 
 
 class _Log:
@@ -180,3 +180,101 @@ def _live(arena: Sequence[ArenaTensor]) -> list[int]:
         total += c
         out.append(total)
     return out
+
+
+# ------------------------------------------------------------------------------------------------------------- threads
+
+
+def busy_shares(report: ReportData) -> dict[int, float]:
+    """Of each thread, the share of the run in which it ran parts."""
+    total = report.timeline.seconds
+    found: dict[int, float] = {}
+    for s in report.timeline.spans:
+        found[s.thread] = found.get(s.thread, 0.0) + s.end - s.begin
+    return {t: found[t] / total if total else 0.0 for t in sorted(found)}
+
+
+def threads_svg(report: ReportData) -> str:
+    """A row for each thread, a bar for each span of parts; empty if there is no record."""
+    busy = busy_shares(report)
+    if not busy:
+        return ""
+    width, left, row, foot = 1040.0, 118.0, 30.0, 28.0
+    height = 8 + row * len(busy) + foot
+    total = report.timeline.seconds
+
+    def x(seconds: float) -> float:
+        return left + seconds / total * (width - left - 8)
+
+    out = [
+        f'<svg class="chart wide" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="Threads of a run of'
+        f' {escape(seconds_text(total))}">'
+    ]
+    for n in range(5):
+        at = total * n / 4
+        anchor = "mid" if n < 4 else "end"
+        out.append(f'<path class="grid" d="M{x(at):.1f} 4V{height - foot}"/>')
+        out.append(f'<text class="tick {anchor}" x="{x(at):.1f}" y="{height - 10}">{seconds_text(at)}</text>')
+    level = {t: 8 + row * n for n, t in enumerate(busy)}
+    for t, share in busy.items():
+        name = "caller" if t == 0 else f"worker {t}"
+        out.append(
+            f'<text class="tick end" x="{left - 8}" y="{level[t] + 17:.0f}">{name}, {share_text(share)}</text>'
+        )
+    longest = sorted(report.timeline.spans, key=lambda s: s.begin - s.end)[:_MOST_SPANS]
+    for s in longest:
+        call = report.calls[s.call]
+        kernel = report.kernels[call.kernel]
+        label = f"{kernel.name}: {s.parts} of {kernel.parts} parts, {seconds_text(s.end - s.begin)}"
+        out.append(
+            f'<rect class="span" style="fill:var(--c{call.kernel % 8})" x="{x(s.begin):.2f}" y="{level[s.thread]:.0f}"'
+            f' width="{max(0.3, x(s.end) - x(s.begin)):.2f}" height="{row - 8:.0f}" data-kernel="{call.kernel}">'
+            f"<title>{escape(label)}</title></rect>"
+        )
+    return "".join([*out, "</svg>"])
+
+
+# -------------------------------------------------------------------------------------------------------------- tuning
+
+
+def tuning_svg(curve: TuningCurve) -> str:
+    """The trials of a Func as points, the best so far as a line, and the time without tuning; upwards is slower."""
+    width, height, left, right, top, foot = 320.0, 150.0, 56.0, 8.0, 10.0, 24.0
+    known = [s for s in curve.trials if s is not None]
+    marks = [*known, *([curve.default_seconds] if curve.default_seconds else [])]
+    if not marks:
+        return ""
+    y = _Log(min(marks) / 1.15, min(max(marks), 20 * min(marks)) * 1.15, height - foot, top)
+    most = 10**y.high
+
+    def x(n: float) -> float:
+        return left + n / max(1, len(curve.trials) - 1) * (width - left - right)
+
+    out = [
+        f'<svg class="chart" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{len(curve.trials)} trials'
+        f' of {escape(curve.func)}">'
+    ]
+    for at in (min(marks), min(max(marks), most)):
+        out.append(f'<path class="grid" d="M{left} {y(at):.1f}H{width - right}"/>')
+        out.append(f'<text class="tick end" x="{left - 5}" y="{y(at) + 3.5:.1f}">{seconds_text(at)}</text>')
+    if curve.default_seconds and curve.default_seconds <= most:
+        at = y(curve.default_seconds)
+        out.append(f'<path class="untuned" d="M{left} {at:.1f}H{width - right}"/>')
+    best, path = math.inf, ""
+    step = max(1, len(curve.trials) // 400)
+    for n, s in enumerate(curve.trials):
+        if s is None:
+            continue
+        if n % step == 0 and s <= most:
+            out.append(f'<circle class="trial" cx="{x(n):.1f}" cy="{y(s):.1f}" r="1.8"/>')
+        if s < best:
+            path += f"M{x(n):.1f} {y(s):.1f}" if not path and s <= most else ""
+            if path and s <= most:
+                path += f"H{x(n):.1f}V{y(s):.1f}"
+            best = s
+    if path:
+        out.append(f'<path class="best" d="{path}H{width - right}"/>')
+    out.append(
+        f'<text class="tick end" x="{width - right}" y="{height - 7}">{len(curve.trials)} trials</text></svg>'
+    )
+    return "".join(out)

@@ -16,13 +16,22 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tilewright.report.charts import memory_svg, peak_of, roofline_svg, slowest
+from tilewright.report.charts import (
+    busy_shares,
+    memory_svg,
+    peak_of,
+    roofline_svg,
+    slowest,
+    threads_svg,
+    tuning_svg,
+)
+from tilewright.report.comparison import compare_runs
 from tilewright.report.data import KernelFacts, ReportData
 from tilewright.report.graph_drawing import MOST_BOXES, boxes_svg, categories, colour
 from tilewright.report.units import count_text, digits, seconds_text, share_text, size_text
 
 MOST_BYTES = 2_000_000
-_MOST_BARS = 11
+_MOST_BARS, _MOST_CURVES = 11, 12
 _TEXTS = ("assembly", "scheduled", "lowered", "steps")
 
 
@@ -63,7 +72,7 @@ def _rendered(report: ReportData, before: ReportData | None) -> str:
     kinds = categories(report)
     return template.render(
         r=report,
-        before=before,
+        comparison=None if before is None else compare_runs(before, report),
         style=style,
         script=script,
         data=packed(report),
@@ -74,6 +83,10 @@ def _rendered(report: ReportData, before: ReportData | None) -> str:
         slowest=slowest(report),
         memory=memory_svg(report),
         memory_peak=peak_of(report.arena),
+        threads=threads_svg(report),
+        busy=busy_shares(report),
+        curves=[(c, tuning_svg(c)) for c in report.tuning[:_MOST_CURVES]],
+        slowest_engine=max((e.high for e in report.engines), default=0.0),
         bars=_bars(report),
         facts=_facts(report),
     )
