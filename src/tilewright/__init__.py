@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tilewright.api import load
     from tilewright.build import Executable, Timing, build, interpret
     from tilewright.compiler import CompiledModel, compile
+    from tilewright.dynamo.exported import TorchSession, from_torch
     from tilewright.families.tensor.tensorize import auto_tensorize
     from tilewright.ir.expr import Scope
     from tilewright.ir.layout import Layout
@@ -92,6 +93,7 @@ __all__ = [
     "Session",
     "TilewrightError",
     "Timing",
+    "TorchSession",
     "TuneResult",
     "UserError",
     "__version__",
@@ -115,6 +117,7 @@ __all__ = [
     "f64",
     "floor",
     "fma",
+    "from_torch",
     "func",
     "gelu_erf",
     "grid",
@@ -164,10 +167,12 @@ _HOMES = {
     "Scope": "tilewright.ir.expr",
     "Session": "tilewright.runtime.session",
     "Timing": "tilewright.build",
+    "TorchSession": "tilewright.dynamo.exported",
     "auto_tensorize": "tilewright.families.tensor.tensorize",
     "TuneResult": "tilewright.tuning.tune",
     "build": "tilewright.build",
     "compile": "tilewright.compiler",
+    "from_torch": "tilewright.dynamo.exported",
     "func": "tilewright.tir.script",
     "interpret": "tilewright.build",
     "load": "tilewright.api",

@@ -13,10 +13,8 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-from onnx import ModelProto
 
 from tilewright.driver.assembly import Assembly, assembled, buffers_by_call, placed, with_scheduled
 from tilewright.driver.call_items import CallItems, RangeKernels
@@ -31,6 +29,7 @@ from tilewright.driver.trace import ProgramTrace
 from tilewright.driver.tuned import Tuned, as_tuned, tuned_digest
 from tilewright.driver.workers import Workers
 from tilewright.frontend.onnx.dim_ranges import DimRange, check_ranges_alone, dims_of
+from tilewright.frontend.onnx.held_model import Model
 from tilewright.frontend.onnx.load import OnnxModel, load_graph
 from tilewright.frontend.onnx.open_import import following, import_at_most, import_open
 from tilewright.graph.external import Plugin
@@ -75,8 +74,6 @@ from tilewright.tir.memory_plan import plan_memory
 _log = logging.getLogger("tilewright")
 
 SPACES: Spaces = spaces  # in which choices of the database are points
-
-Model: TypeAlias = str | Path | bytes | ModelProto
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from tilewright.version import __version__
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from tilewright.frontend.onnx.held_model import HeldModel
 
 _FOLDER = Path(__file__).parents[1]  # the package
 _LARGE = 8 << 20  # smaller files are hashed sooner than a note is read and checked
@@ -137,15 +139,17 @@ def _target_facts(target: Target) -> tuple[str, str]:
     return repr(replace(target, features=frozenset())), repr(sorted(target.features))
 
 
-def model_digest(model: "str | Path | bytes | ModelProto", cache: Cache) -> str:
+def model_digest(model: "str | Path | bytes | ModelProto | HeldModel", cache: Cache) -> str:
     """Of the bytes of a model, without its external data; empty where they cannot be had, or only at great cost."""
     match model:
         case str() | Path():
             return file_digest(model, cache)
         case bytes():
             return hashlib.sha256(model).hexdigest()
-        case _ if model.ByteSize() <= _SERIALISED:
-            return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+        case _ if hasattr(model, "digest"):  # a HeldModel; its module would import onnx
+            return cast("HeldModel", model).digest
+        case _ if cast("ModelProto", model).ByteSize() <= _SERIALISED:
+            return hashlib.sha256(cast("ModelProto", model).SerializeToString(deterministic=True)).hexdigest()
         case _:
             return ""
 

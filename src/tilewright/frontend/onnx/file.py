@@ -19,6 +19,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
+from tilewright.frontend.onnx.held_model import HeldModel
 from tilewright.frontend.onnx.weights import StoredWeights, cut_weights
 from tilewright.ir.dtype import DType
 from tilewright.ops.opdef import ONNX_DTYPES
@@ -47,7 +48,7 @@ class OverLimit(UserError):
 
 
 def read_model(
-    source: str | Path | bytes | ModelProto, limits: ModelLimits = LIMITS
+    source: str | Path | bytes | ModelProto | HeldModel, limits: ModelLimits = LIMITS
 ) -> "tuple[ModelProto, TensorReader]":
     """The parsed model, its structure checked against the limits, and the reader of its tensors, to be closed."""
     folder: Path | None = None
@@ -56,6 +57,9 @@ def read_model(
         match source:
             case ModelProto():
                 model, where = source, "the given ModelProto"
+            case HeldModel():
+                model, where = source.proto, "the given model"
+                weights = StoredWeights(held=source.weights)
             case bytes():
                 model, where = _parse(source, "the given bytes", limits), "the given bytes"
             case _:

@@ -14,6 +14,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from tilewright.frontend.onnx.file import LIMITS, ModelLimits, read_model, type_name
+from tilewright.frontend.onnx.held_model import HeldModel
 from tilewright.frontend.onnx.importer import StageImporter
 from tilewright.frontend.onnx.interface import input_spec, input_types
 from tilewright.frontend.onnx.names import label
@@ -28,7 +29,7 @@ from tilewright.support.errors import UserError
 
 
 def load_graph(
-    model: str | Path | bytes | ModelProto,
+    model: str | Path | bytes | ModelProto | HeldModel,
     shapes: Shapes | None = None,
     limits: ModelLimits = LIMITS,
     *,
@@ -53,7 +54,7 @@ class OnnxModel(Closing):
 
     def __init__(
         self,
-        model: str | Path | bytes | ModelProto,
+        model: str | Path | bytes | ModelProto | HeldModel,
         limits: ModelLimits = LIMITS,
         custom_ops: Sequence[Plugin] = (),
         *,

@@ -11,7 +11,7 @@ not understand (damage, groups, too many fields) it leaves to protobuf, which th
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TypeAlias
 
@@ -36,18 +36,22 @@ _PATHS: _Tree = {
 
 @dataclass(slots=True)
 class StoredWeights:
-    """Where the data of tensors is in an open file, by token.
+    """Where the data of tensors is, by token: in an open file, or `held` by whoever gave the model.
 
-    All of it is read into one array, of which tensors are slices: numpy asks for huge pages for large arrays only.
+    What is in the file is read into one array, of which tensors are slices: numpy asks for huge pages for large
+    arrays only.
     """
 
     file: IO[bytes] | None = None
     places: dict[bytes, tuple[int, int]] = field(default_factory=dict[bytes, tuple[int, int]])
+    held: Mapping[bytes, Array] = field(default_factory=dict[bytes, Array])
     _memory: NDArray[np.uint8] | None = None
     _used: int = 0
 
     def try_read(self, raw: bytes) -> Array | None:
         """The bytes that `raw` is the token of; None if it is not a token."""
+        if raw in self.held:
+            return np.ascontiguousarray(self.held[raw]).reshape(-1).view(np.uint8)
         place = self.places.get(raw)
         if place is None or self.file is None:
             return None
