@@ -5,7 +5,10 @@ image, or one sequence of moderate length.
 """
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeAlias
 
 Made: TypeAlias = tuple[Any, tuple[Any, ...]]
@@ -205,10 +208,28 @@ MODELS: dict[str, Callable[[], Made]] = {
 def make(name: str) -> Made:
     """A model in eval mode with the same random weights in every process."""
     torch = _torch()
+    _allow_torchvision()
     torch.manual_seed(0)
     model, args = MODELS[name]()
     _settle(model)
     return model.eval(), args
+
+
+@cache
+def _allow_torchvision() -> None:
+    """torchvision's wheels are built for CUDA, and cannot load their operators beside a torch without it. No model here
+    uses them, but importing torchvision needs some to be declared.
+    """
+    torch = _torch()
+    found = find_spec("torchvision")
+    folder = Path(found.origin).parent if found is not None and found.origin else Path()
+    try:
+        torch.ops.load_library(str(folder / "_C.so"))
+    except OSError:
+        for name in ("nms", "qnms"):
+            torch.library.define(
+                f"torchvision::{name}", "(Tensor boxes, Tensor scores, float most) -> Tensor"
+            )
 
 
 def _settle(model: Any) -> None:
