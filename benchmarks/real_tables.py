@@ -41,6 +41,8 @@ def shows(found: Found) -> str:
         )
     names = {e.model.name for e in found.entries}
     intro = f"{len(names)} networks as they are published in packages of PyPI and npm, untuned."
+    if all(len(e.runs) == 1 for e in found.entries):
+        lines.append("There is one run only: its noise is not known.")
     return "\n".join([intro, "", *(f"- {line}" for line in lines)])
 
 
@@ -97,7 +99,8 @@ def _comparison(entries: Sequence[Entry]) -> str:
     rows: list[list[str]] = []
     for entry in entries:
         best = entry.best()
-        noise = [entry.spread(e) for e in (OURS, best) if e is not None and entry.times(e)]
+        pair = [e for e in (OURS, best) if e is not None and len(entry.times(e)) > 1]
+        noise = [entry.spread(e) for e in pair]
         rows.append(
             [
                 entry.model.name,

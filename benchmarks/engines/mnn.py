@@ -37,7 +37,7 @@ class Mnn:
         self._module = nn.load_module_from_file(converted, names, job.outputs, runtime_manager=self._runtime)
 
     def bind(self, feeds: dict[str, Array]) -> None:
-        self._inputs = [self._constant(np.ascontiguousarray(v)) for v in feeds.values()]
+        self._inputs = [self._constant(np.asarray(v, order="C")) for v in feeds.values()]
 
     def _constant(self, value: Array) -> Any:
         e = self._expr

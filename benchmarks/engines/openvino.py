@@ -44,9 +44,12 @@ class OpenVino:
         return self._compiled.create_infer_request()
 
     def bind(self, feeds: dict[str, Array]) -> None:
-        self._feeds = [np.ascontiguousarray(v) for v in feeds.values()]  # the request does not keep them
-        for n, value in enumerate(self._feeds):
-            self.request.set_input_tensor(n, self._openvino.Tensor(value, shared_memory=True))
+        """By name: inputs that a model does not need are left out, and others may change places."""
+        self._feeds = {n: np.asarray(v, order="C") for n, v in feeds.items()}  # the request does not keep them
+        known = {name for i in self._compiled.inputs for name in i.names}
+        for name, value in self._feeds.items():
+            if name in known:
+                self.request.set_tensor(name, self._openvino.Tensor(value, shared_memory=True))
 
     def run(self) -> None:
         self.request.infer()

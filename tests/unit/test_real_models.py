@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from benchmarks.real_files import check_digest, input_dtypes, read_member, write_fixed
-from benchmarks.real_models import PublishedModel, read_manifest, select
+from benchmarks.real_models import InputRule, PublishedModel, read_manifest, select
 from benchmarks.real_results import read_runs
 from benchmarks.real_tables import charts, parts, shows
 from tilewright.support.errors import UserError
@@ -71,6 +71,14 @@ def test_feeds_depend_on_sizes_only(tmp_path: Path) -> None:
 def test_manifest_that_is_wrong_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_manifest(manifest(tmp_path, **changed))
+
+
+def test_pages_have_dark_marks_on_white(tmp_path: Path) -> None:
+    rule = InputRule("x", (1, 3, "height", 64), "page")
+    page = rule.array({"height": 48}, "float32", np.random.default_rng(0))
+    assert page.shape == (1, 3, 48, 64)
+    assert set(np.unique(page)) == {-1.0, 1.0}
+    assert 0.05 < float((page < 0).mean()) < 0.5
 
 
 def test_unknown_network_is_named(tmp_path: Path) -> None:
@@ -167,6 +175,7 @@ def test_page_names_what_failed_and_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "net.open.json").write_text(json.dumps({"commit": "abc", "threads": 2, "sizes": sizes}))
     found = read_runs(tmp_path, [one(tmp_path)])
     text = "\n".join([shows(found), *parts(found)])
+    assert "one run only" in text
     assert "**2.00 times**" in text
     assert "**4.00 times**" in text
     assert "- net, mnn: no such operator" in text
