@@ -44,8 +44,10 @@ class OpenVino:
         return self._compiled.create_infer_request()
 
     def bind(self, feeds: dict[str, Array]) -> None:
-        """By name: inputs that a model does not need are left out, and others may change places."""
-        self._feeds = {n: np.asarray(v, order="C") for n, v in feeds.items()}  # the request does not keep them
+        """By name: inputs that a model does not need are left out, and others may change places. A
+        request does not keep the arrays.
+        """
+        self._feeds = {n: np.asarray(v, order="C") for n, v in feeds.items()}
         known = {name for i in self._compiled.inputs for name in i.names}
         for name, value in self._feeds.items():
             if name in known:
