@@ -42,7 +42,7 @@ def made_up(kernels: int = 2, text: str = "for i in range(4):") -> ReportData:
     tensor = TensorFacts("x", "float32", "1x4")
     facts = [
         KernelFacts(
-            *(f"kernel_{n}", "contraction 6x16", "gemm", (("rows", 6),), "", False, 4, 1, 1e-3 * (n + 1)),
+            *(f"kernel_{n}", "contraction 6x16", "gemm", (("rows", 6),), "", 4, 1, 1e-3 * (n + 1)),
             *(2_000_000 * (n + 1), 40_000, "1x4 → 1x4", (tensor,), ("x",), n, n, n, n, "8 instructions"),
         )
         for n in range(kernels)

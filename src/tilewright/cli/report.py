@@ -252,7 +252,7 @@ def _program_facts(timed: Profile) -> ReportFacts:
     kernels = [
         KernelFacts(
             name,
-            *("", "", (), "", False),
+            *("", "", (), ""),
             next(k.parts for k in timed.kernels if k.name == name),
             sum(c.count for c in timed.calls if c.kernel == name),
             sum(c.seconds for c in timed.calls if c.kernel == name),

@@ -303,7 +303,6 @@ class _Collection:
             "" if decision is None else decision.family,
             () if decision is None else decision.knobs,
             compiled.func.algorithm,
-            False,
             kernel.parts,
             count,
             seconds,

@@ -164,8 +164,9 @@ def memory_svg(report: ReportData) -> str:
         )
     steps = "".join(f"H{x(n):.1f}V{y(live):.1f}H{x(n + 1):.1f}" for n, live in enumerate(_live(arena)))
     out.append(f'<path class="live" d="M{x(0):.1f} {y(0):.1f}{steps}"/>')
-    for n in {0, times // 2, times - 1}:
-        out.append(f'<text class="tick mid" x="{x(n + 0.5):.1f}" y="{height - foot + 15}">call {n}</text>')
+    for n, anchor in {0: "mid", times // 2: "mid", times - 1: "end"}.items():
+        at = x(n + 1) if anchor == "end" else x(n + 0.5)
+        out.append(f'<text class="tick {anchor}" x="{at:.1f}" y="{height - foot + 15}">call {n}</text>')
     return "".join([*out, "</svg>"])
 
 

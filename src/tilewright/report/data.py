@@ -86,7 +86,6 @@ class KernelFacts:
     family: str
     knobs: tuple[tuple[str, int], ...]
     algorithm: str
-    is_tuned: bool
     parts: int
     calls: int
     seconds: float

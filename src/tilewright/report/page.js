@@ -56,7 +56,7 @@
       ["time", `${seconds(k.seconds)} in ${k.calls} call${k.calls === 1 ? "" : "s"}, ${share(ofTotal(k.seconds))} of the time in kernels`],
       ["arithmetic", rate && `${count(rate, "FLOP/s")}, ${share(rate / D.peak)} of peak; ${count(k.flops, "FLOP")}`],
       ["data", moved && `${count(moved, "B/s")}, ${share(moved / D.memory)} of memory; ${size(k.nbytes)} must move`],
-      ["family", k.family && k.family + (k.is_tuned ? ", tuned" : "")],
+      ["family", k.family],
       ["knobs", k.knobs.map(([a, b]) => `${a} = ${b}`).join(", ")],
       ["parallel parts", String(k.parts)],
       ["shapes", k.params.map((p) => `${k.outputs.includes(p.name) ? "→ " : ""}${p.name} ${p.dtype} ${p.shape}`).join("; ")],

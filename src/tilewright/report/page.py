@@ -155,4 +155,6 @@ def _facts(report: ReportData) -> Iterable[tuple[str, str]]:
         yield "open dimensions", ", ".join(f"{name} = {size:,}" for name, size in run.sizes)
     yield "accuracy", model.accuracy
     yield "instruction set", ", ".join(model.features) or "no special features"
+    if model.tuned_kernels:
+        yield "tuned", f"{model.tuned_kernels:,} kernels, from the database"
     yield "compiler", f"Tilewright {model.compiler_version}"
