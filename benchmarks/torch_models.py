@@ -34,7 +34,7 @@ def _first_output(model: Any) -> Any:
 
     class FirstOutput(torch.nn.Module):
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]  (a base of torch)
             self.model = model
 
         def forward(self, *args: Any) -> Any:
@@ -143,7 +143,7 @@ def _unet() -> Made:
 
     class Attention(nn.Module):
         def __init__(self, width: int) -> None:
-            super().__init__()
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]  (a base of torch)
             self.norm = nn.GroupNorm(8, width)
             self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
@@ -157,7 +157,7 @@ def _unet() -> Made:
 
     class UNet(nn.Module):
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]  (a base of torch)
             self.time = nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 256))
             self.first, self.second, self.middle = _block(4, 64), _block(64, 128), _block(128, 256)
             self.down = nn.ModuleList([nn.Conv2d(c, c, 3, stride=2, padding=1) for c in (64, 128)])
