@@ -26,7 +26,8 @@ class Watch:
         self.inside = 0.0
         self.calls = 0
         self.models: list[str] = []
-        self.outputs: list[Any] | None = None
+        self.outputs: dict[str, Any] | None = None
+        self._sessions: dict[int, int] = {}
 
     def wrap(self, session: Any, options: Callable[[], Any], threads: int) -> None:
         make, run = session.__init__, session.run
@@ -46,7 +47,9 @@ class Watch:
             self.inside += time.perf_counter() - start
             self.calls += 1
             if self.outputs is not None:
-                self.outputs.extend(np.array(r) for r in results)
+                which = self._sessions.setdefault(id(self_), len(self._sessions))
+                for i, r in enumerate(results):
+                    self.outputs[f"{which}.{i}.{len(self.outputs)}"] = np.array(r)
             return results
 
         session.__init__, session.run = made, ran
@@ -66,9 +69,9 @@ def main() -> None:
     first = time.perf_counter() - first
     for _ in range(int(warm)):
         work()
-    watch.outputs = []
+    watch.outputs = {}
     results = work()
-    np.savez(where, *watch.outputs)
+    np.savez(where, **watch.outputs)
     watch.outputs = None
     calls = watch.calls
     inside: list[float] = []

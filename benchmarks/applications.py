@@ -43,7 +43,7 @@ class Runs:
     """Of one application with one engine: a result of the worker for each process, and the arrays of one of them."""
 
     found: Sequence[Mapping[str, Any]]
-    arrays: Sequence[Any]
+    arrays: Mapping[str, Any]
 
     def inside(self) -> list[float]:
         """Seconds inside of sessions for a unit of work, for each process."""
@@ -70,11 +70,20 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """The largest difference of an array, over the largest number in it. Infinite if arrays differ in shape."""
+        """The largest difference of an output of a session, over the largest number that it has in a unit of work.
+        Infinite if runs or shapes differ.
+        """
         mine, theirs = self.runs[OURS].arrays, self.runs[THEIRS].arrays
-        if [a.shape for a in mine] != [b.shape for b in theirs]:
+        if {n: a.shape for n, a in mine.items()} != {n: b.shape for n, b in theirs.items()}:
             return float("inf")
-        return max((_difference(a, b) for a, b in zip(mine, theirs, strict=True)), default=0.0)
+        outputs: dict[str, list[str]] = {}
+        for name in theirs:
+            outputs.setdefault(name.rpartition(".")[0], []).append(name)
+        joined = [
+            [np.concatenate([s[n].ravel() for n in names]) for s in (mine, theirs)]
+            for names in outputs.values()
+        ]
+        return max((_difference(a, b) for a, b in joined), default=0.0)
 
     @property
     def is_same(self) -> bool:
@@ -121,7 +130,7 @@ def run_once(
         if found["engine"] != engine:
             raise click.ClickException(f"{application.name} was run by {found['engine']}, not by {engine}")
         with np.load(arrays, allow_pickle=False) as stored:
-            return found, [stored[n] for n in stored.files]
+            return found, {n: stored[n] for n in stored.files}
 
 
 def compare(application: Application, threads: int, rounds: int, warm: int, times: int) -> Compared:
@@ -190,8 +199,8 @@ process of its own, as it is or with `python -m tilewright.ort` before it; proce
 as many processors as there are threads. Where an application does not say how many threads a session has, both
 engines are told the same. *runs*: calls of `InferenceSession.run` for a unit of work. Times are those inside of
 these calls, for a unit of work, after warming up; medians of processes, each the median of its units. *ratio*:
-ours over ONNX Runtime's, median of rounds; *spread*: least and largest. *largest error*: of all arrays that
-sessions gave in a unit of work, the largest difference over the largest number of the array; up to {TOLERANCE:g}
+ours over ONNX Runtime's, median of rounds; *spread*: least and largest. *largest error*: of all outputs of
+sessions, the largest difference over the largest number that the output has in a unit of work; up to {TOLERANCE:g}
 is right. *load*: making all sessions, of programs that were compiled before; models with open shapes load theirs
 in the first run, which is not in it. Falling back to ONNX Runtime is off."""
 
