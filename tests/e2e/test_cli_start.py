@@ -30,6 +30,8 @@ WORKING = {
     if isinstance(command, Command)
 }
 
+TAKING_A_MODEL = [n for n, c in WORKING.items() if n in COMMANDS and "model" in {p.name for p in c.params}]
+
 # What a module that is interrupted while it is imported looks like, and one that makes another failure of it.
 _INTERRUPTED = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
 _DISGUISED = (
@@ -69,7 +71,7 @@ def imported(*arguments: str, path: str | None = None) -> tuple[int, str, set[st
         (ExitStatus.OK, ("--version",)),
         *((ExitStatus.OK, (name, "--help")) for name in COMMANDS),
         *((ExitStatus.OK, (*name.split(), "--help")) for name in WORKING),
-        *((ExitStatus.USER_ERROR, (n, "absent.onnx")) for n in WORKING if n != "doctor" and n in COMMANDS),
+        *((ExitStatus.USER_ERROR, (n, "absent.onnx")) for n in TAKING_A_MODEL),
         (ExitStatus.USAGE, ("db", "nonsense")),
         (ExitStatus.USER_ERROR, ("run", "absent.onnx", "--accuracy", "2")),
         (ExitStatus.USAGE, ("run", "absent.onnx", "--shape", "x=1xq")),

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tilewright.cli.interrupts import raising_interrupts
+from tilewright.cli.verbosity import QUIET, VERBOSE
 from tilewright.support.errors import UserError
 from tilewright.support.extensions import load_extensions
 
@@ -25,6 +26,11 @@ class Command(click.Command):
     def __init__(self, name: str, work: str, help: str, params: Sequence[click.Parameter]) -> None:
         super().__init__(name, help=help, params=list(params))
         self.work = work
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """With those that all commands have, which the work does not get."""
+        *own, help_option = super().get_params(ctx)
+        return [*own, VERBOSE, QUIET, help_option]
 
     def invoke(self, ctx: click.Context) -> Any:
         if isinstance(model := ctx.params.get("model"), Path):

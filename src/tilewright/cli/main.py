@@ -20,6 +20,7 @@ import click
 from tilewright.cli import commands
 from tilewright.cli.interrupts import is_interrupt
 from tilewright.cli.status import ExitStatus
+from tilewright.cli.verbosity import QUIET, VERBOSE, reset_verbosity
 from tilewright.support.errors import UserError
 from tilewright.support.extensions import load_extensions
 from tilewright.version import __version__
@@ -51,6 +52,7 @@ class CommandGroup(click.Group):
 
     def _status(self, *args: Any, **extra: Any) -> int:
         try:
+            reset_verbosity()
             return super().main(*args, **extra) or ExitStatus.OK
         except click.ClickException as e:
             e.show()
@@ -67,7 +69,11 @@ class CommandGroup(click.Group):
             return ExitStatus.INTERNAL_ERROR
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=CommandGroup,
+    params=[VERBOSE, QUIET],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="tilewright")
 def main() -> None:
     """Compile models to native programs, run them, look inside, measure and tune."""

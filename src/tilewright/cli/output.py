@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from tilewright.cli.verbosity import is_quiet
 from tilewright.support.errors import UserError
 from tilewright.support.progress import OnProgress
 
@@ -58,15 +59,16 @@ def write_drawing(path: Path, text: str) -> None:
 
 
 def note(text: str) -> None:
-    """A remark that is no result."""
-    click.echo(text, err=True)
+    """A remark that is no result; `-q` hides it."""
+    if not is_quiet():
+        click.echo(text, err=True)
 
 
 @contextmanager
 def progress_bar() -> Generator[OnProgress | None]:
     """Bars on stderr, one a stage, if somebody watches; None otherwise."""
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if is_quiet() or not console.is_terminal:
         yield None
         return
     tasks: dict[str, Any] = {}

@@ -46,6 +46,20 @@ class Cache:
     def is_on(self) -> bool:
         return self._folder is not None
 
+    @property
+    def folder(self) -> Path | None:
+        """Where it is, whether or not it exists."""
+        return self._folder
+
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    def why_unused(self) -> str | None:
+        """Why a folder that exists is not used; None if nothing speaks against it."""
+        folder = self._folder
+        return None if folder is None or not folder.exists() else _fault_of(folder, folder.stat())
+
     def get(self, key: str) -> bytes | None:
         """What was put under the key, or None."""
         folder = self._checked()
@@ -193,13 +207,8 @@ class Cache:
         except OSError as error:
             self._tell_once("folder", f"the cache {folder} cannot be used: {error.strerror}")
             return None
-        if not stat.S_ISDIR(info.st_mode):
-            why = "it is not a folder"
-        elif info.st_uid != os.geteuid():
-            why = "it belongs to somebody else"
-        elif info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            why = f"others can write to it (chmod 700 {folder})"
-        else:
+        why = _fault_of(folder, info)
+        if why is None:
             return folder
         self._tell_once("folder", f"the cache {folder} is not used: {why}")
         return None
@@ -232,6 +241,17 @@ def _file_name(key: str, kind: str = ENTRY) -> str:
     if not 8 <= len(key) <= 128 or not set(key) <= set("0123456789abcdef"):
         raise InternalError(f"{key!r} is not a hexadecimal cache key")
     return key + kind
+
+
+def _fault_of(folder: Path, info: os.stat_result) -> str | None:
+    """What is in the folder becomes native code: why it cannot be trusted, or None."""
+    if not stat.S_ISDIR(info.st_mode):
+        return "it is not a folder"
+    if info.st_uid != os.geteuid():
+        return "it belongs to somebody else"
+    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write to it (chmod 700 {folder})"
+    return None
 
 
 def default_cache() -> Cache:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from tilewright.runtime.file import large_constants
 
 ENTRY, PROGRAM, BLOB = ".twc", ".tw", ".tww"
-_STAGED = ".tilewright-staged-"
+STAGED = ".tilewright-staged-"
 _STALE_SECONDS = 3600.0  # a staged file this old was left by a process that died
 _KEEP = 0.8  # of the capacity after a clean-up, so that not every put cleans up
 _PATIENCE_SECONDS = 2.0  # of who publishes; removing blobs takes a fraction of that
@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.01
 
 def publish(folder: Path, name: str, chunks: Iterable[bytes | memoryview], *, sync: bool) -> None:
     """Write a file that appears in one step, or not at all."""
-    handle, staged = tempfile.mkstemp(prefix=_STAGED, dir=folder)
+    handle, staged = tempfile.mkstemp(prefix=STAGED, dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             for chunk in chunks:
@@ -118,6 +118,34 @@ def clean_up(folder: Path, capacity: int) -> int:
         return total
 
 
+def remove_entries(folder: Path, before: float) -> tuple[int, int]:
+    """Remove entries and programs that were last used before this time, and blobs that no program names any more. How
+    many files went, and their bytes. Blobs stay for as long as somebody publishes a program.
+    """
+    with _opened(folder) as handle:
+        may_remove_blobs = _waited_for(handle)
+        entries, blobs = _scan(folder)
+        gone = [e for e in entries if e.used <= before]
+        _remove(gone)
+        if may_remove_blobs:
+            kept = [e.path for e in entries if e.used > before and e.path.endswith(PROGRAM)]
+            named = {digest for path in kept for digest in large_constants(path)}
+            unnamed = [b for digest, b in blobs.items() if digest not in named]
+            _remove(unnamed)
+            gone += unnamed
+        return len(gone), sum(f.size for f in gone)
+
+
+def _waited_for(handle: int) -> bool:
+    """Take the exclusive lock, and be patient about it."""
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while not _is_locked(handle, fcntl.LOCK_EX):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
 def _scan(folder: Path) -> tuple[list[_File], dict[str, _File]]:
     """The entries, and the blobs by their digests. What a dead process has staged goes."""
     entries: list[_File] = []
@@ -132,7 +160,7 @@ def _scan(folder: Path) -> tuple[list[_File], dict[str, _File]]:
                     entries.append(found)
                 elif file.name.endswith(BLOB):
                     blobs[file.name.removesuffix(BLOB)] = found
-                elif file.name.startswith(_STAGED) and now - info.st_mtime > _STALE_SECONDS:
+                elif file.name.startswith(STAGED) and now - info.st_mtime > _STALE_SECONDS:
                     os.unlink(file.path)
     return entries, blobs
 

@@ -21,7 +21,9 @@ NAMES = (
     "db",
     "corpus",
     "cost",
+    "cache",
     "doctor",
+    "completion",
 )  # as listed
 
 COMMANDS: dict[str, Command | SubCommands] = {n: import_module(f"{__name__}.{n}").COMMAND for n in NAMES}
