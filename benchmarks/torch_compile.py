@@ -229,9 +229,10 @@ def page(kept: Path) -> str:
         + "\n\n".join(blocks)
         + "\n\n## How it was measured\n\n"
         f"`python -m benchmarks.torch_compile`, torch {', '.join(versions)}, float32, random weights, "
-        "one image or one\nsequence. Each engine has a process of its own with empty caches; the first call includes tracing and\n"
-        "compiling. Then processes take turns, pinned to the same cores, and a time is the least of a turn; ratios\n"
-        "are medians over turns of the same round. An error is the largest difference from eager mode over the\n"
+        "one image or one\nsequence. Each engine has a process of its own with empty caches; the first call "
+        "includes tracing and\ncompiling. Then processes take turns, pinned to the same cores, and a time is "
+        "the least of a turn; ratios\nare medians over turns of the same round. An error is the largest "
+        "difference from eager mode over the\n"
         f"largest output, and right is up to {_BOUND:g}.\n"
     )
 
