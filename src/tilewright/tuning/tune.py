@@ -18,8 +18,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
-from onnx import ModelProto
-
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import compile_object
 from tilewright.compiler import SPACES, Model
@@ -135,7 +133,7 @@ def open_tuning(
     are open: then kernel by kernel, and on this machine alone.
     """
     check_place(on, address)
-    if isinstance(subject, str | Path | bytes | ModelProto) and not dims:
+    if not isinstance(subject, Func | Schedule) and not dims:
         made = ModelTuning.try_open(
             *(subject, budget, trials, threads, seed, shapes, target, accuracy),
             spaces=SPACES if spaces is None else spaces,
@@ -366,7 +364,7 @@ def _tasks(
             return [(Task(task_key(subject, ()), subject, frozenset(), target, spaces), 1)]
         case Schedule():
             return [(_trace_task(subject, target, spaces), 1)]
-        case str() | Path() | bytes() | ModelProto():
+        case _:
             return _model_tasks(lowered(subject, shapes, accuracy, target, dims), target, spaces)
 
 
