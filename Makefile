@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 WORKERS ?= 2
+# `make EXTRAS=dev,torch test` tests what needs PyTorch too; without, these tests are skipped.
+EXTRAS ?= dev
 # Who is done takes over what others have not begun: the last tests are not of the same length.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
@@ -19,7 +21,7 @@ help: ## what can be made
 $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Tilewright needs Python 3.11 or newer: none found on PATH" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
 # The checker of types has one thread, and takes more than a minute: it runs beside the tests.

@@ -70,7 +70,9 @@ def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(e, marks=pytest.mark.slow) if e == "inductor" else e for e in ENGINES]
+)  # that one calls a C++ compiler for each kernel
 def test_an_engine_agrees_with_onnx_runtime(engine: str, name: str, tmp_path: Path) -> None:
     model = MODELS[name]()
     rng = np.random.default_rng(0)

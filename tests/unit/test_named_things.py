@@ -25,6 +25,7 @@ CODE = sorted(p for f in ("src", "benchmarks", "examples", "tests") for p in (RO
 
 # Names that a rule makes, or that are somebody else's.
 ELSEWHERE = {
+    "DATA_BATCH": "of ONNX: what a dimension means",
     "S_1_i": "a loop, as steps name it",
     "TILEWRIGHT_PYTHON_ENGINE": "made of the name of an engine",
     "cat_low": "a block, as a step names it",
@@ -34,6 +35,7 @@ ELSEWHERE = {
     "k17_conv_relu": "a kernel, as it was once named",
     "name_1": "of attributes of any name",
     "schedule/recipes/": "a folder that a decision is about, and that is gone",
+    "tflite_runtime": "a package of others",
     "thing_create": "any function of this form",
     "thing_destroy": "any function of this form",
     "tilewright.extensions": "a group of entry points",

@@ -1,6 +1,7 @@
 """Promises about the sources as a whole that no linter of ours checks."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -46,7 +47,7 @@ def test_readme_names_its_two_commands() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "make demo" in text
     assert "make test" in text
-    assert "make test" in (ROOT / ".ci" / "run").read_text()
+    assert re.search(r"^make (\S+ )?test$", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)
 
 
 def test_dev_install_is_light() -> None:

@@ -23,14 +23,14 @@ _OPEN = re.compile(r"[A-Z]{3,}|…|\.\.\.|<|\[")
 
 
 def commands(text: str) -> Iterator[str]:
-    """Lines of shell that call us, without comments and variables; those of extensions are somebody else's."""
+    """Lines of shell that call us, without comments, variables and redirections; not those of extensions."""
     for m in _CODE.finditer(text):
         for line in (m[1] or m[2]).replace("\\\n", " ").splitlines():
             line = line.strip().removeprefix("$ ")
             if "TILEWRIGHT_EXTENSIONS" not in line:
                 line = line[_VARIABLES.match(line).end() :]  # type: ignore[union-attr]
                 if line.startswith("tilewright ") and not line.startswith("tilewright COMMAND"):
-                    yield line.partition(" #")[0].rstrip()
+                    yield re.split(" #| > ", line, maxsplit=1)[0].rstrip()
 
 
 def check(line: str, *, is_whole: bool) -> None:

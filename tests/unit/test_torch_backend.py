@@ -36,7 +36,7 @@ def fresh() -> Iterator[None]:
 
 
 def compiled(model: Any, **options: Any) -> Any:
-    return torch.compile(model, backend=td.compile_graph, **options)
+    return torch.compile(model, backend=td.compile_fx_graph, **options)
 
 
 def close(a: Any, b: Any) -> None:
@@ -242,7 +242,7 @@ def test_the_entry_point_is_the_backend() -> None:
         "project"
     ]
     place = project["entry-points"]["torch_dynamo_backends"]["tilewright"]
-    assert EntryPoint("tilewright", place, "torch_dynamo_backends").load() is td.compile_graph
+    assert EntryPoint("tilewright", place, "torch_dynamo_backends").load() is td.compile_fx_graph
 
 
 # ---------------------------------------------------------------------------------------------------------- from_torch

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tilewright.dynamo.torch_module import as_array  # noqa: E402
+from tilewright.dynamo.torch_module import tensor_array  # noqa: E402
 from tilewright.frontend.onnx.load import load_graph  # noqa: E402
-from tilewright.frontend.torch.convert import convert  # noqa: E402
+from tilewright.frontend.torch.convert import convert_graph  # noqa: E402
 from tilewright.frontend.torch.table import OPERATORS  # noqa: E402
 from tilewright.graph.interp import interpret_graph  # noqa: E402
 
@@ -425,10 +425,10 @@ def test_the_form_means_what_pytorch_computes(c: tuple[Any, tuple[Any, ...], dic
         last = graph.output_node().args[0]
         graph.output_node().args = (last[:3],)
         graph.erase_node(last[3])
-    made = convert(graph, lambda _: None, as_array, weights=dict.fromkeys(()))
+    made = convert_graph(graph, lambda _: None, tensor_array, weights=dict.fromkeys(()))
     assert made.unsupported == ()
     assert made.model is not None
-    feeds = {n: as_array(tensors[k].contiguous()) for n, k in zip(made.names, made.inputs, strict=True)}
+    feeds = {n: tensor_array(tensors[k].contiguous()) for n, k in zip(made.names, made.inputs, strict=True)}
     loaded = load_graph(made.model)
     got = interpret_graph(loaded, feeds)
     for value, want in zip(got.values(), expected, strict=False):
@@ -447,6 +447,6 @@ def test_every_operator_has_a_case() -> None:
 
 def test_a_use_that_has_no_form_is_refused_with_the_reason() -> None:
     graph, _, _ = graph_of(A.avg_pool2d.default, (IMAGE, [2, 2], [2, 2], [0, 0], False, True, 3), {})
-    made = convert(graph, lambda _: None, as_array)
+    made = convert_graph(graph, lambda _: None, tensor_array)
     assert made.model is None
     assert "another divisor" in str(made.unsupported[0])

@@ -4,7 +4,7 @@ Importing this package makes the backend known to torch by its name; an entry po
 import it. torch is an extra, so it is imported by name when it is needed (`torch_module.py`).
 """
 
-from tilewright.dynamo.backend import compile_graph, register
+from tilewright.dynamo.backend import compile_fx_graph, register
 from tilewright.dynamo.explain import Explanation, GraphReport, explain, reports, reset
 from tilewright.dynamo.exported import TorchSession, from_torch
 
@@ -12,7 +12,7 @@ __all__ = [
     "Explanation",
     "GraphReport",
     "TorchSession",
-    "compile_graph",
+    "compile_fx_graph",
     "explain",
     "from_torch",
     "register",

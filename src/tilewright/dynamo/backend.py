@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from tilewright.dynamo.decompositions import backend_decompositions
-from tilewright.dynamo.explain import GraphReport, note, say_once
+from tilewright.dynamo.explain import GraphReport, record_graph, warn_once
 from tilewright.dynamo.partition import compile_parts
 from tilewright.dynamo.torch_module import torch_module
 
@@ -23,16 +23,16 @@ def register() -> None:
     if not any(entry_points(group="torch_dynamo_backends", name=NAME)):
         registry = torch_module("torch._dynamo.backends.registry")
         if NAME not in registry._COMPILER_FNS:
-            registry.register_backend(compile_graph, name=NAME)
+            registry.register_backend(compile_fx_graph, name=NAME)
 
 
-def compile_graph(graph: Any, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
+def compile_fx_graph(graph: Any, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """What torch.compile calls with a graph of its own operators and example inputs."""
     why = _why_eager(examples)
     if why:
         calls = sum(n.op.startswith("call_") for n in graph.graph.nodes)
-        note(GraphReport(calls, why_eager=why))
-        say_once(f"a graph of {calls} calls is left to PyTorch: {why}")
+        record_graph(GraphReport(calls, why_eager=why))
+        warn_once(f"a graph of {calls} calls is left to PyTorch: {why}")
         return graph.forward
     return _aot()(graph, examples)
 

@@ -56,12 +56,12 @@ def reset() -> None:
     _said.clear()
 
 
-def note(report: GraphReport) -> GraphReport:
+def record_graph(report: GraphReport) -> GraphReport:
     _reports.append(report)
     return report
 
 
-def say_once(text: str) -> None:
+def warn_once(text: str) -> None:
     if text not in _said:
         _said.add(text)
         _log.warning("%s", text)

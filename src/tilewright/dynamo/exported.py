@@ -8,9 +8,9 @@ from onnx import ModelProto
 
 from tilewright.api import load
 from tilewright.dynamo.decompositions import export_decompositions
-from tilewright.dynamo.torch_module import as_array, as_tensor, torch_module
+from tilewright.dynamo.torch_module import as_tensor, tensor_array, torch_module
 from tilewright.frontend.onnx.held_model import HeldModel
-from tilewright.frontend.torch.convert import ConvertedGraph, Fixed, FromInput, FromModel, convert
+from tilewright.frontend.torch.convert import ConvertedGraph, Fixed, FromInput, FromModel, convert_graph
 from tilewright.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class TorchSession:
                     hint="call it as the module was called when it was exported",
                 )
         by_place = dict(zip(self._user, flat, strict=True))
-        feeds = {n: as_array(by_place[i]) for i, n in zip(self._graph.inputs, self._graph.names, strict=True)}
+        feeds = {
+            n: tensor_array(by_place[i]) for i, n in zip(self._graph.inputs, self._graph.names, strict=True)
+        }
         arrays = list(self.session.run(feeds).values())
         tensors = [as_tensor(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays]
         made: list[Any] = []
@@ -134,10 +136,10 @@ def _converted(program: Any) -> ConvertedGraph:
             found = program.state_dict.get(title)
             weights[i] = found if found is not None else program.constants[title]
             titles[i] = title
-    graph = convert(
+    graph = convert_graph(
         program.graph,
         lambda name: getattr(program.graph_module, name),
-        as_array,
+        tensor_array,
         weights=weights,
         weight_names=titles,
     )

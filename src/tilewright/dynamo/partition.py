@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.dynamo.explain import GraphReport, note, say_left
+from tilewright.dynamo.explain import GraphReport, record_graph, say_left
 from tilewright.dynamo.program import GraphProgram
-from tilewright.dynamo.torch_module import as_array, torch_module
-from tilewright.frontend.torch.convert import UnsupportedCall, convert, operator_name
+from tilewright.dynamo.torch_module import tensor_array, torch_module
+from tilewright.frontend.torch.convert import UnsupportedCall, convert_graph, operator_name
 
 # Work that is not worth a program of its own: views, and arithmetic on sizes.
 _CHEAP = frozenset(
@@ -24,7 +24,7 @@ _CHEAP = frozenset(
 def compile_parts(module: Any, constants: frozenset[int]) -> Callable[..., Any]:
     """A function that runs the graph: one program, or the graph's own code with programs in it."""
     calls = [n for n in module.graph.nodes if n.op.startswith("call_")]
-    report = note(GraphReport(len(calls)))
+    report = record_graph(GraphReport(len(calls)))
     left = unsupported_calls(module)
     if not left and any(operator_name(n.target) not in _CHEAP for n in calls):
         report.programs = 1
@@ -39,7 +39,7 @@ def compile_parts(module: Any, constants: frozenset[int]) -> Callable[..., Any]:
 
 def unsupported_calls(module: Any) -> tuple[UnsupportedCall, ...]:
     """Those that have no ONNX form; with a call whose further results somebody reads, all of its results."""
-    found = convert(module.graph, lambda name: _attribute(module, name), as_array).unsupported
+    found = convert_graph(module.graph, lambda name: _attribute(module, name), tensor_array).unsupported
     reasons = {c.node: c for c in found}
     for node in module.graph.nodes:
         if node.name in reasons and operator_name(node.target) == "operator.getitem":

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.api import load
-from tilewright.dynamo.explain import GraphReport, say_once
-from tilewright.dynamo.torch_module import as_array, as_tensor, torch_module
+from tilewright.dynamo.explain import GraphReport, warn_once
+from tilewright.dynamo.torch_module import as_tensor, tensor_array, torch_module
 from tilewright.frontend.onnx.held_model import HeldModel
-from tilewright.frontend.torch.convert import ConvertedGraph, Fixed, FromInput, FromModel, convert
+from tilewright.frontend.torch.convert import ConvertedGraph, Fixed, FromInput, FromModel, convert_graph
 from tilewright.runtime.session import Session
 from tilewright.support.arrays import OpaqueArray
 from tilewright.support.errors import InternalError, UserError
@@ -67,7 +67,7 @@ class GraphProgram:
         if old is not None and old.threads == threads and old.is_current(args):
             return old  # another thread was quicker
         if old is None and len(self._builds) >= _VARIANTS:
-            say_once(f"a graph has got more than {_VARIANTS} values of numbers: PyTorch runs further ones")
+            warn_once(f"a graph has got more than {_VARIANTS} values of numbers: PyTorch runs further ones")
             return None
         why = "the first call" if old is None else old.why_not(args, threads)
         if old is not None and old.has_changed_weights(args):
@@ -84,7 +84,7 @@ class GraphProgram:
             text = f"a mistake of Tilewright's, please report it: {e!r}" if is_ours else str(e)
             if is_ours:
                 _log.debug("compiling a graph failed", exc_info=True)
-            say_once(f"a graph of {self._report.calls} calls is left to PyTorch: {text}")
+            warn_once(f"a graph of {self._report.calls} calls is left to PyTorch: {text}")
             self._report.why_eager = text
             self._eager = True
             return None
@@ -131,10 +131,10 @@ class _Build:
         old: "_Build | None",
     ) -> "_Build":
         weights = [(i, args[i], args[i].data_ptr(), _version(args[i])) for i in sorted(constants)]
-        graph = convert(
+        graph = convert_graph(
             module.graph,
             lambda name: module.get_parameter(name) if "." in name else getattr(module, name),
-            as_array,
+            tensor_array,
             weights={i: t for i, t, _, _ in weights},
             numbers={i: args[i] for i in numbers},
         )
@@ -180,7 +180,7 @@ class _Build:
         return "other arguments"
 
     def run(self, args: Sequence[Any]) -> list[Any]:
-        arrays = [as_array(args[i]) for i in self.graph.inputs]
+        arrays = [tensor_array(args[i]) for i in self.graph.inputs]
         is_plain = isinstance(self.session, Session)
         results = self.session.call(arrays) if is_plain else self._run_open(arrays)
         tensors = [as_tensor(r) for r in results]

@@ -24,7 +24,7 @@ def torch_module(name: str = "torch") -> Any:
         raise UserError("PyTorch is not installed", hint="pip install 'tilewright[torch]'") from e
 
 
-def as_array(tensor: Any) -> Array:
+def tensor_array(tensor: Any) -> Array:
     """The tensor's own memory; a copy where numpy has no word for how it is laid out (conjugates, negatives)."""
     if tensor.requires_grad:
         tensor = tensor.detach()

@@ -82,7 +82,7 @@ AVX512 = x86_64(
 )  # KiB; given: as servers have had them
 AVX512_VNNI = x86_64(
     X86_V4 | _BESIDE_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
-)  # and dot products of bytes
+)  # KiB; given: as above, with dot products of bytes
 AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
 
 

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any, TypeAlias, cast
 
 from tilewright.frontend.onnx.held_model import HeldModel
-from tilewright.frontend.torch.element_types import onnx_number
-from tilewright.frontend.torch.emitter import Emitter, Extent, Size, Tensor, Written
+from tilewright.frontend.torch.element_types import onnx_element_type
+from tilewright.frontend.torch.emitter import DynamicSize, Extent, NodeEmitter, Tensor, Written
 from tilewright.frontend.torch.table import OPERATORS
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 from tilewright.support.arrays import Array
@@ -75,10 +75,10 @@ class ConvertedGraph:
     unsupported: tuple[UnsupportedCall, ...]
 
 
-def convert(
+def convert_graph(
     graph: Any,
     attributes: Callable[[str], Any],
-    as_array: AsArray,
+    tensor_array: AsArray,
     weights: Mapping[int, Any] | None = None,
     numbers: Mapping[int, int] | None = None,
     input_names: Mapping[int, str] | None = None,
@@ -88,7 +88,7 @@ def convert(
     are ints. `attributes` gives the tensor that a `get_attr` node names.
     """
     return _Conversion(
-        graph, attributes, as_array, weights or {}, numbers or {}, input_names or {}, weight_names or {}
+        graph, attributes, tensor_array, weights or {}, numbers or {}, input_names or {}, weight_names or {}
     ).run()
 
 
@@ -114,12 +114,12 @@ def _signature(name: str) -> inspect.Signature:
 class _Conversion:
     graph: Any
     attributes: Callable[[str], Any]
-    as_array: AsArray
+    tensor_array: AsArray
     weights: Mapping[int, Any]
     numbers: Mapping[int, int]
     input_names: Mapping[int, str]
     weight_names: Mapping[int, str]
-    emitter: Emitter = field(default_factory=Emitter)
+    emitter: NodeEmitter = field(default_factory=NodeEmitter)
     values: dict[Any, Any] = field(default_factory=dict[Any, Any])
     inputs: list[int] = field(default_factory=list[int])
     names: list[str] = field(default_factory=list[str])
@@ -162,7 +162,7 @@ class _Conversion:
         """Tensors; numbers come afterwards, because they are looked for among the extents of these."""
         val = node.meta.get("val")
         if i in self.weights:
-            array = self.as_array(self.weights[i])
+            array = self.tensor_array(self.weights[i])
             name = self.emitter.weight(self.weight_names.get(i, node.name), array)
             self.values[node] = Tensor(name, str(self.weights[i].dtype), tuple(array.shape))
             return
@@ -172,7 +172,7 @@ class _Conversion:
         shape = tuple(_plain(n) for n in val.shape)
         tensor = self.values[node] = Tensor(name, str(val.dtype), shape)
         try:
-            onnx_number(val.dtype)
+            onnx_element_type(val.dtype)
         except UnsupportedOperator:
             return  # fails where it is read
         self.inputs.append(i)
@@ -201,7 +201,7 @@ class _Conversion:
     def _attribute(self, node: Any) -> None:
         tensor = self.attributes(node.target)
         try:
-            name = self.emitter.weight(str(node.target), self.as_array(tensor))
+            name = self.emitter.weight(str(node.target), self.tensor_array(tensor))
         except (UnsupportedOperator, TypeError, RuntimeError) as e:
             self._fail(node, str(e))
             return
@@ -236,7 +236,7 @@ class _Conversion:
             raise UnsupportedOperator("not supported")
         outs = _types(node.meta.get("val"))
         for out in outs:
-            onnx_number(out.dtype)
+            onnx_element_type(out.dtype)
         args = [self._argument(a) for a in node.args]
         kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
         self.emitter.outs = outs
@@ -265,7 +265,7 @@ class _Conversion:
             if isinstance(value, _Absent):
                 raise UnsupportedOperator(f"the number {value.text}, which no shape of an input tells")
             if isinstance(value, Tensor):
-                onnx_number(value.dtype)
+                onnx_element_type(value.dtype)
             return value
         return arg
 
@@ -289,12 +289,12 @@ class _Conversion:
                 made.append(FromInput(placeholders.index(node)))
                 continue
             value = self.values.get(node) if hasattr(node, "meta") else node
-            if not isinstance(value, Tensor | Size):
+            if not isinstance(value, Tensor | DynamicSize):
                 made.append(Fixed(value))
                 continue
             if node not in places:
                 name = self.emitter.reserve(f"output_{count}")
-                is_size = isinstance(value, Size)
+                is_size = isinstance(value, DynamicSize)
                 self.emitter.output(name, value.name, "torch.int64" if is_size else value.dtype)
                 places[node] = FromModel(count, is_size)
                 count += 1
@@ -350,4 +350,4 @@ def _title(node: Any) -> str:
     return f"{path}/{node.name}" if path else str(node.name)
 
 
-__all__ = ["ConvertedGraph", "Extent", "Fixed", "FromInput", "FromModel", "UnsupportedCall", "convert"]
+__all__ = ["ConvertedGraph", "Extent", "Fixed", "FromInput", "FromModel", "UnsupportedCall", "convert_graph"]

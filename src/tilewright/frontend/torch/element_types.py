@@ -30,7 +30,7 @@ _ORDER = (  # of promotion within and between categories
 )
 
 
-def onnx_number(dtype: object) -> int:
+def onnx_element_type(dtype: object) -> int:
     """UnsupportedOperator for elements that we do not compute with (complex, quantised)."""
     return _entry(dtype)[0]
 

@@ -1,8 +1,8 @@
 """An ONNX model under construction, and what functions that write operators see of it.
 
-A function of `frontend/torch/aten` gets an `Emitter` and the arguments of one call, as the operator's schema has them:
-tensors are `Tensor`s, sizes that are known only when the model runs are `Size`s, anything else is as it was. It writes
-nodes and returns the name of the result, or a tuple of names.
+A function of `frontend/torch/aten` gets a `NodeEmitter` and the arguments of one call, as the operator's schema has
+them: tensors are `Tensor`s, sizes that are known only when the model runs are `DynamicSize`s, anything else is as it
+was. It writes nodes and returns the name of the result, or a tuple of names.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from tilewright.frontend.onnx.held_model import HeldModel, weight_token
-from tilewright.frontend.torch.element_types import is_float, numpy_type, onnx_number, promoted
+from tilewright.frontend.torch.element_types import is_float, numpy_type, onnx_element_type, promoted
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 from tilewright.support.arrays import Array
 
@@ -53,17 +53,17 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class DynamicSize:
     """A number that is known when the model runs: the only element of an int64 vector."""
 
     name: str
 
 
-Extent: TypeAlias = int | Size
-Written: TypeAlias = "str | Size | tuple[str | None, ...]"
+Extent: TypeAlias = int | DynamicSize
+Written: TypeAlias = "str | DynamicSize | tuple[str | None, ...]"
 
 
-class Emitter:
+class NodeEmitter:
     """Nodes are named after where in the PyTorch model they come from (`origin`)."""
 
     def __init__(self) -> None:
@@ -79,11 +79,13 @@ class Emitter:
 
     # ------------------------------------------------------------------------------------------------- nodes
 
-    def op(self, op_type: str, *inputs: "str | Tensor | Size | None", **attrs: Any) -> str:
+    def op(self, op_type: str, *inputs: "str | Tensor | DynamicSize | None", **attrs: Any) -> str:
         """A node with one output."""
         return self.ops(1, op_type, *inputs, **attrs)[0]
 
-    def ops(self, count: int, op_type: str, *inputs: "str | Tensor | Size | None", **attrs: Any) -> list[str]:
+    def ops(
+        self, count: int, op_type: str, *inputs: "str | Tensor | DynamicSize | None", **attrs: Any
+    ) -> list[str]:
         names = [x if isinstance(x, str) else "" if x is None else x.name for x in inputs]
         while names and not names[-1]:
             names.pop()
@@ -98,7 +100,7 @@ class Emitter:
         name = x if isinstance(x, str) else x.name
         if source == str(target):
             return name
-        return self.op("Cast", name, to=onnx_number(target))
+        return self.op("Cast", name, to=onnx_element_type(target))
 
     def to(self, x: Tensor, target: object) -> str:
         return self.cast(x, x.dtype, target)
@@ -155,14 +157,14 @@ class Emitter:
         """An extent of a tensor, as a number if it is one."""
         axis = x.axis(axis)
         n = x.shape[axis]
-        return n if isinstance(n, int) else Size(self.op("Shape", x, start=axis, end=axis + 1))
+        return n if isinstance(n, int) else DynamicSize(self.op("Shape", x, start=axis, end=axis + 1))
 
     def sizes(self, extents: Iterable[Any]) -> str:
         """A vector of extents."""
         parts = list(extents)
         if all(isinstance(n, int) for n in parts):
             return self.integers(*parts)
-        names = [n.name if isinstance(n, Size) else self.integers(n) for n in parts]
+        names = [n.name if isinstance(n, DynamicSize) else self.integers(n) for n in parts]
         return names[0] if len(names) == 1 else self.op("Concat", *names, axis=0)
 
     def shape_of(self, x: Tensor) -> str:
@@ -171,7 +173,7 @@ class Emitter:
 
     def counted(self, n: Extent) -> str:
         """A size, or a number, as an int64 vector of one."""
-        return n.name if isinstance(n, Size) else self.integers(n)
+        return n.name if isinstance(n, DynamicSize) else self.integers(n)
 
     # ---------------------------------------------------------------------------------------------- operands
 
@@ -180,18 +182,18 @@ class Emitter:
         """What the call gives first."""
         return self.outs[0]
 
-    def common(self, *operands: "Tensor | Size | bool | int | float") -> tuple[list[str], str]:
+    def common(self, *operands: "Tensor | DynamicSize | bool | int | float") -> tuple[list[str], str]:
         """Operands brought to the type that PyTorch computes them in, and that type."""
         tensors = [(x.dtype, x.rank) for x in operands if isinstance(x, Tensor)]
         numbers = [x for x in operands if isinstance(x, bool | int | float)]
-        numbers += [1 for x in operands if isinstance(x, Size)]
+        numbers += [1 for x in operands if isinstance(x, DynamicSize)]
         dtype = promoted(tensors, numbers)
         return [self.operand(x, dtype) for x in operands], dtype
 
-    def operand(self, x: "Tensor | Size | bool | int | float", dtype: object) -> str:
+    def operand(self, x: "Tensor | DynamicSize | bool | int | float", dtype: object) -> str:
         if isinstance(x, Tensor):
             return self.to(x, dtype)
-        if isinstance(x, Size):
+        if isinstance(x, DynamicSize):
             scalar = self.op("Reshape", x, self.constant(np.array([], np.int64)))
             return self.cast(scalar, "torch.int64", dtype)
         return self.number(x, dtype)
@@ -207,13 +209,13 @@ class Emitter:
         return self._fresh(name)
 
     def input(self, name: str, dtype: object, shape: Sequence[int | str]) -> None:
-        self._inputs.append(helper.make_tensor_value_info(name, onnx_number(dtype), list(shape)))
+        self._inputs.append(helper.make_tensor_value_info(name, onnx_element_type(dtype), list(shape)))
 
     def output(self, name: str, value: str, dtype: object) -> None:
         """A result under a name that nothing else has."""
         self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
         info = ValueInfoProto(name=name)
-        info.type.tensor_type.elem_type = onnx_number(dtype)
+        info.type.tensor_type.elem_type = onnx_element_type(dtype)
         self._outputs.append(info)
 
     def model(self, title: str) -> HeldModel:

@@ -4,46 +4,46 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tilewright.frontend.torch.emitter import Emitter, Tensor
+from tilewright.frontend.torch.emitter import NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
 
-def _plain(op: str, e: Emitter, x: Tensor) -> str:
+def _plain(op: str, e: NodeEmitter, x: Tensor) -> str:
     return e.op(op, x)
 
 
-def _gelu(e: Emitter, x: Tensor, *, approximate: str = "none") -> str:
+def _gelu(e: NodeEmitter, x: Tensor, *, approximate: str = "none") -> str:
     return e.op("Gelu", x, approximate=approximate)
 
 
-def _silu(e: Emitter, x: Tensor) -> str:
+def _silu(e: NodeEmitter, x: Tensor) -> str:
     return e.op("Mul", x, e.op("Sigmoid", x))
 
 
-def _hardsigmoid(e: Emitter, x: Tensor) -> str:
+def _hardsigmoid(e: NodeEmitter, x: Tensor) -> str:
     return e.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
 
 
-def _hardtanh(e: Emitter, x: Tensor, low: float = -1, high: float = 1) -> str:
+def _hardtanh(e: NodeEmitter, x: Tensor, low: float = -1, high: float = 1) -> str:
     return e.op("Clip", x, e.number(low, x.dtype), e.number(high, x.dtype))
 
 
-def _relu6(e: Emitter, x: Tensor) -> str:
+def _relu6(e: NodeEmitter, x: Tensor) -> str:
     return _hardtanh(e, x, 0, 6)
 
 
-def _leaky_relu(e: Emitter, x: Tensor, slope: float = 0.01) -> str:
+def _leaky_relu(e: NodeEmitter, x: Tensor, slope: float = 0.01) -> str:
     return e.op("LeakyRelu", x, alpha=float(slope))
 
 
-def _elu(e: Emitter, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> str:
+def _elu(e: NodeEmitter, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> str:
     if input_scale != 1:
         raise UnsupportedOperator("an ELU whose input is scaled")
     name = e.op("Elu", x, alpha=float(alpha))
     return name if scale == 1 else e.op("Mul", name, e.number(scale, x.dtype))
 
 
-def _softplus(e: Emitter, x: Tensor, beta: float = 1, threshold: float = 20) -> str:
+def _softplus(e: NodeEmitter, x: Tensor, beta: float = 1, threshold: float = 20) -> str:
     scaled = x.name if beta == 1 else e.op("Mul", x, e.number(beta, x.dtype))
     name = e.op("Softplus", scaled)
     if beta != 1:
@@ -51,42 +51,42 @@ def _softplus(e: Emitter, x: Tensor, beta: float = 1, threshold: float = 20) -> 
     return e.op("Where", e.op("Greater", scaled, e.number(threshold, x.dtype)), x, name)
 
 
-def _prelu(e: Emitter, x: Tensor, slope: Tensor) -> str:
+def _prelu(e: NodeEmitter, x: Tensor, slope: Tensor) -> str:
     name = slope.name
     if x.rank > 2 and slope.rank == 1:
         name = e.op("Reshape", slope, e.integers(-1, *[1] * (x.rank - 2)))
     return e.op("PRelu", x, name)
 
 
-def _log_sigmoid(e: Emitter, x: Tensor) -> str:
+def _log_sigmoid(e: NodeEmitter, x: Tensor) -> str:
     return e.op("Neg", e.op("Softplus", e.op("Neg", x)))
 
 
-def _log_sigmoid_forward(e: Emitter, x: Tensor) -> tuple[str, None]:
+def _log_sigmoid_forward(e: NodeEmitter, x: Tensor) -> tuple[str, None]:
     return _log_sigmoid(e, x), None
 
 
-def _threshold(e: Emitter, x: Tensor, threshold: float, value: float) -> str:
+def _threshold(e: NodeEmitter, x: Tensor, threshold: float, value: float) -> str:
     is_above = e.op("Greater", x, e.number(threshold, x.dtype))
     return e.op("Where", is_above, x, e.number(value, x.dtype))
 
 
-def _hardshrink(e: Emitter, x: Tensor, lambd: float = 0.5) -> str:
+def _hardshrink(e: NodeEmitter, x: Tensor, lambd: float = 0.5) -> str:
     return e.op("Shrink", x, lambd=float(lambd), bias=0.0)
 
 
-def _softshrink(e: Emitter, x: Tensor, lambd: float = 0.5) -> str:
+def _softshrink(e: NodeEmitter, x: Tensor, lambd: float = 0.5) -> str:
     return e.op("Shrink", x, lambd=float(lambd), bias=float(lambd))
 
 
-def _glu(e: Emitter, x: Tensor, dim: int = -1) -> str:
+def _glu(e: NodeEmitter, x: Tensor, dim: int = -1) -> str:
     axis = x.axis(dim)
     half = x.extent(axis) // 2
     a, b = e.ops(2, "Split", x, e.integers(half, half), axis=axis)
     return e.op("Mul", a, e.op("Sigmoid", b))
 
 
-def _softmax(op: str, e: Emitter, x: Tensor, dim: int, half_to_float: object = False, **_: Any) -> str:
+def _softmax(op: str, e: NodeEmitter, x: Tensor, dim: int, half_to_float: object = False, **_: Any) -> str:
     """Also `softmax.int`, whose last argument is an element type."""
     name = e.to(x, e.out.dtype)
     if x.rank == 0:
@@ -94,7 +94,7 @@ def _softmax(op: str, e: Emitter, x: Tensor, dim: int, half_to_float: object = F
     return e.op(op, name, axis=x.axis(dim))
 
 
-def _safe_softmax(e: Emitter, x: Tensor, dim: int, dtype: object = None) -> str:
+def _safe_softmax(e: NodeEmitter, x: Tensor, dim: int, dtype: object = None) -> str:
     """Rows of nothing but -∞ become zeros."""
     target = e.out.dtype
     name, axis = e.to(x, target), x.axis(dim)

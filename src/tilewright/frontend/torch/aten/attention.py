@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.frontend.torch.element_types import is_bool
-from tilewright.frontend.torch.emitter import Emitter, Tensor
+from tilewright.frontend.torch.emitter import NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
 
 def _sdpa(
-    e: Emitter,
+    e: NodeEmitter,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -43,7 +43,7 @@ def _sdpa(
 
 
 def _flash(
-    e: Emitter,
+    e: NodeEmitter,
     q: Tensor,
     k: Tensor,
     v: Tensor,

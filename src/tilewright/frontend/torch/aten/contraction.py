@@ -5,15 +5,15 @@ from functools import partial
 from typing import Any
 
 from tilewright.frontend.torch.element_types import is_float
-from tilewright.frontend.torch.emitter import Emitter, Tensor
+from tilewright.frontend.torch.emitter import NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
 
-def _matmul(e: Emitter, a: Tensor, b: Tensor) -> str:
+def _matmul(e: NodeEmitter, a: Tensor, b: Tensor) -> str:
     return e.op("MatMul", a, b)
 
 
-def _addmm(e: Emitter, x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> str:
+def _addmm(e: NodeEmitter, x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> str:
     if beta == 1 and alpha == 1:
         return e.op("Add", e.op("MatMul", a, b), x)
     if not is_float(x.dtype):
@@ -24,7 +24,7 @@ def _addmm(e: Emitter, x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alph
     return e.op("Add", product, e.op("Mul", x, e.number(beta, x.dtype)))
 
 
-def _linear(e: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> str:
+def _linear(e: NodeEmitter, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> str:
     swapped = weight.name
     if weight.rank == 2:
         swapped = e.op("Transpose", weight, perm=[1, 0])
@@ -32,16 +32,16 @@ def _linear(e: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None = None) -
     return product if bias is None else e.op("Add", product, bias)
 
 
-def _outer(e: Emitter, a: Tensor, b: Tensor) -> str:
+def _outer(e: NodeEmitter, a: Tensor, b: Tensor) -> str:
     return e.op("Mul", e.op("Unsqueeze", a, e.integers(1)), b)
 
 
-def _einsum(e: Emitter, equation: str, operands: Sequence[Tensor], path: object = None) -> str:
+def _einsum(e: NodeEmitter, equation: str, operands: Sequence[Tensor], path: object = None) -> str:
     return e.op("Einsum", *operands, equation=equation)
 
 
 def _convolution(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -74,7 +74,7 @@ def _convolution(
 
 def _conv(
     rank: int,
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,

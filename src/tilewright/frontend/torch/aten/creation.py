@@ -7,57 +7,59 @@ from typing import Any, cast
 import numpy as np
 
 from tilewright.frontend.torch.element_types import numpy_type
-from tilewright.frontend.torch.emitter import Emitter, Extent, Size, Tensor
+from tilewright.frontend.torch.emitter import DynamicSize, Extent, NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 from tilewright.support.arrays import Array
 
 _MOST_STORED = 1 << 16  # elements; ranges beyond are computed
 
 
-def _full(e: Emitter, shape: Sequence[Extent], value: "float | Size", **_: Any) -> str:
+def _full(e: NodeEmitter, shape: Sequence[Extent], value: "float | DynamicSize", **_: Any) -> str:
     return _filled(e, shape, value)
 
 
-def _constant(value: float, e: Emitter, shape: Sequence[Extent], *_: Any, **__: Any) -> str:
+def _constant(value: float, e: NodeEmitter, shape: Sequence[Extent], *_: Any, **__: Any) -> str:
     return _filled(e, shape, value)
 
 
-def _new(value: float, e: Emitter, x: Tensor, shape: Sequence[Extent], **_: Any) -> str:
+def _new(value: float, e: NodeEmitter, x: Tensor, shape: Sequence[Extent], **_: Any) -> str:
     return _filled(e, shape, value)
 
 
-def _new_full(e: Emitter, x: Tensor, shape: Sequence[Extent], value: float, **_: Any) -> str:
+def _new_full(e: NodeEmitter, x: Tensor, shape: Sequence[Extent], value: float, **_: Any) -> str:
     return _filled(e, shape, value)
 
 
-def _like(value: float, e: Emitter, x: Tensor, **_: Any) -> str:
+def _like(value: float, e: NodeEmitter, x: Tensor, **_: Any) -> str:
     return _filled(e, [e.size(x, i) for i in range(x.rank)], value)
 
 
-def _full_like(e: Emitter, x: Tensor, value: float, **_: Any) -> str:
+def _full_like(e: NodeEmitter, x: Tensor, value: float, **_: Any) -> str:
     return _like(value, e, x)
 
 
-def _filled(e: Emitter, shape: Sequence[Extent], value: "float | Size") -> str:
+def _filled(e: NodeEmitter, shape: Sequence[Extent], value: "float | DynamicSize") -> str:
     name = e.operand(value, e.out.dtype)
     return e.op("Identity", name) if not shape else e.op("Expand", name, e.sizes(shape))
 
 
-def _scalar(e: Emitter, value: "float | Size", **_: Any) -> str:
+def _scalar(e: NodeEmitter, value: "float | DynamicSize", **_: Any) -> str:
     return e.op("Identity", e.operand(value, e.out.dtype))
 
 
-def _arange(e: Emitter, end: "Extent | float", **_: Any) -> str:
+def _arange(e: NodeEmitter, end: "Extent | float", **_: Any) -> str:
     return _range(e, 0, end, 1)
 
 
-def _arange_from(e: Emitter, start: "Extent | float", end: "Extent | float", step: Any = 1, **_: Any) -> str:
+def _arange_from(
+    e: NodeEmitter, start: "Extent | float", end: "Extent | float", step: Any = 1, **_: Any
+) -> str:
     return _range(e, start, end, step)
 
 
-def _range(e: Emitter, start: "Extent | float", end: "Extent | float", step: "Extent | float") -> str:
+def _range(e: NodeEmitter, start: "Extent | float", end: "Extent | float", step: "Extent | float") -> str:
     dtype = e.out.dtype
-    if not any(isinstance(v, Size) for v in (start, end, step)):
+    if not any(isinstance(v, DynamicSize) for v in (start, end, step)):
         values: Array = np.arange(*cast("tuple[float, float, float]", (start, end, step)))
         if values.size <= _MOST_STORED:
             return e.op("Identity", e.constant(values.astype(numpy_type(dtype))))
@@ -67,16 +69,16 @@ def _range(e: Emitter, start: "Extent | float", end: "Extent | float", step: "Ex
     return e.cast(made, "torch.int64", dtype)
 
 
-def _linspace(e: Emitter, start: float, end: float, steps: int, **_: Any) -> str:
+def _linspace(e: NodeEmitter, start: float, end: float, steps: int, **_: Any) -> str:
     return e.op("Identity", e.constant(np.linspace(start, end, steps).astype(numpy_type(e.out.dtype))))
 
 
-def _eye(e: Emitter, rows: int, columns: int | None = None, **_: Any) -> str:
+def _eye(e: NodeEmitter, rows: int, columns: int | None = None, **_: Any) -> str:
     array = np.eye(rows, columns, dtype=np.float32)
     return e.op("Identity", e.constant(array.astype(numpy_type(e.out.dtype))))
 
 
-def _iota(e: Emitter, length: Extent, *, start: int, step: int, **_: Any) -> str:
+def _iota(e: NodeEmitter, length: Extent, *, start: int, step: int, **_: Any) -> str:
     counts = _range(e, 0, length, 1)
     if (start, step) == (0, 1):
         return counts

@@ -6,32 +6,32 @@ from functools import partial
 from typing import Any
 
 from tilewright.frontend.torch.element_types import is_bool, is_float
-from tilewright.frontend.torch.emitter import Emitter, Size, Tensor
+from tilewright.frontend.torch.emitter import DynamicSize, NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
-_Operand = Tensor | Size | bool | int | float
+_Operand = Tensor | DynamicSize | bool | int | float
 
 
-def _binary(op: str, e: Emitter, a: _Operand, b: _Operand) -> str:
+def _binary(op: str, e: NodeEmitter, a: _Operand, b: _Operand) -> str:
     (x, y), dtype = e.common(a, b)
     if op == "Mul" and is_bool(dtype):
         return e.op("And", x, y)
     return e.cast(e.op(op, x, y), dtype, e.out.dtype)
 
 
-def _add(e: Emitter, a: _Operand, b: _Operand, alpha: float = 1) -> str:
+def _add(e: NodeEmitter, a: _Operand, b: _Operand, alpha: float = 1) -> str:
     return _scaled("Add", e, a, b, alpha)
 
 
-def _sub(e: Emitter, a: _Operand, b: _Operand, alpha: float = 1) -> str:
+def _sub(e: NodeEmitter, a: _Operand, b: _Operand, alpha: float = 1) -> str:
     return _scaled("Sub", e, a, b, alpha)
 
 
-def _rsub(e: Emitter, a: _Operand, b: _Operand, alpha: float = 1) -> str:
+def _rsub(e: NodeEmitter, a: _Operand, b: _Operand, alpha: float = 1) -> str:
     return _scaled("Sub", e, b, a, alpha)
 
 
-def _scaled(op: str, e: Emitter, a: _Operand, b: _Operand, alpha: float) -> str:
+def _scaled(op: str, e: NodeEmitter, a: _Operand, b: _Operand, alpha: float) -> str:
     (x, y), dtype = e.common(a, b)
     if is_bool(dtype):
         if op != "Add":
@@ -42,7 +42,7 @@ def _scaled(op: str, e: Emitter, a: _Operand, b: _Operand, alpha: float) -> str:
     return e.cast(e.op(op, x, y), dtype, e.out.dtype)
 
 
-def _div(e: Emitter, a: _Operand, b: _Operand, rounding_mode: str | None = None) -> str:
+def _div(e: NodeEmitter, a: _Operand, b: _Operand, rounding_mode: str | None = None) -> str:
     (x, y), dtype = e.common(a, b)
     if rounding_mode is None:
         target = e.out.dtype
@@ -63,23 +63,23 @@ def _div(e: Emitter, a: _Operand, b: _Operand, rounding_mode: str | None = None)
     return e.cast(quotient, dtype, e.out.dtype)
 
 
-def _floor_divide(e: Emitter, a: _Operand, b: _Operand) -> str:
+def _floor_divide(e: NodeEmitter, a: _Operand, b: _Operand) -> str:
     return _div(e, a, b, "floor")
 
 
-def _remainder(e: Emitter, a: _Operand, b: _Operand) -> str:
+def _remainder(e: NodeEmitter, a: _Operand, b: _Operand) -> str:
     (x, y), dtype = e.common(a, b)
     if is_float(dtype):
         return e.op("Sub", x, e.op("Mul", e.op("Floor", e.op("Div", x, y)), y))
     return e.op("Mod", x, y)
 
 
-def _fmod(e: Emitter, a: _Operand, b: _Operand) -> str:
+def _fmod(e: NodeEmitter, a: _Operand, b: _Operand) -> str:
     (x, y), _ = e.common(a, b)
     return e.op("Mod", x, y, fmod=1)
 
 
-def _pow(e: Emitter, a: _Operand, b: _Operand) -> str:
+def _pow(e: NodeEmitter, a: _Operand, b: _Operand) -> str:
     target = e.out.dtype
     x = e.operand(a, target)
     if b == 2:
@@ -96,80 +96,80 @@ def _pow(e: Emitter, a: _Operand, b: _Operand) -> str:
     return e.op("Pow", x, e.operand(b, target))
 
 
-def _compare(op: str, e: Emitter, a: _Operand, b: _Operand) -> str:
+def _compare(op: str, e: NodeEmitter, a: _Operand, b: _Operand) -> str:
     (x, y), dtype = e.common(a, b)
     if is_bool(dtype) and op != "Equal":
         x, y = (e.cast(v, dtype, "torch.int32") for v in (x, y))
     return e.op(op, x, y)
 
 
-def _ne(e: Emitter, a: _Operand, b: _Operand) -> str:
+def _ne(e: NodeEmitter, a: _Operand, b: _Operand) -> str:
     return e.op("Not", _compare("Equal", e, a, b))
 
 
-def _logical(op: str, e: Emitter, *operands: Tensor) -> str:
+def _logical(op: str, e: NodeEmitter, *operands: Tensor) -> str:
     return e.op(op, *(_truth(e, x) for x in operands))
 
 
-def _truth(e: Emitter, x: Tensor) -> str:
+def _truth(e: NodeEmitter, x: Tensor) -> str:
     if is_bool(x.dtype):
         return x.name
     return e.op("Not", e.op("Equal", x, e.number(0, x.dtype)))
 
 
-def _bitwise(boolean: str, op: str, e: Emitter, *operands: _Operand) -> str:
+def _bitwise(boolean: str, op: str, e: NodeEmitter, *operands: _Operand) -> str:
     names, dtype = e.common(*operands)
     return e.op(boolean if is_bool(dtype) else op, *names)
 
 
-def _shift(left: bool, e: Emitter, a: _Operand, b: _Operand) -> str:
+def _shift(left: bool, e: NodeEmitter, a: _Operand, b: _Operand) -> str:
     (x, y), dtype = e.common(a, b)
     if not dtype.startswith("torch.uint"):
         raise UnsupportedOperator("shifts of signed integers")
     return e.op("BitShift", x, y, direction="LEFT" if left else "RIGHT")
 
 
-def _where(e: Emitter, condition: Tensor, a: _Operand, b: _Operand) -> str:
+def _where(e: NodeEmitter, condition: Tensor, a: _Operand, b: _Operand) -> str:
     (x, y), dtype = e.common(a, b)
     return e.cast(e.op("Where", _truth(e, condition), x, y), dtype, e.out.dtype)
 
 
-def _masked_fill(e: Emitter, x: Tensor, mask: Tensor, value: _Operand) -> str:
+def _masked_fill(e: NodeEmitter, x: Tensor, mask: Tensor, value: _Operand) -> str:
     return e.op("Where", mask, e.operand(value, x.dtype), x)
 
 
-def _function(op: str, e: Emitter, x: Tensor) -> str:
+def _function(op: str, e: NodeEmitter, x: Tensor) -> str:
     """Of floats; integers become those first."""
     return e.op(op, e.floating(x)[0])
 
 
-def _kept(op: str, e: Emitter, x: Tensor) -> str:
+def _kept(op: str, e: NodeEmitter, x: Tensor) -> str:
     """Of any numbers."""
     return e.op(op, x)
 
 
-def _rounded(op: str, e: Emitter, x: Tensor) -> str:
+def _rounded(op: str, e: NodeEmitter, x: Tensor) -> str:
     return e.op(op, x) if is_float(x.dtype) else e.op("Identity", x)
 
 
-def _round_decimals(e: Emitter, x: Tensor, *, decimals: int = 0) -> str:
+def _round_decimals(e: NodeEmitter, x: Tensor, *, decimals: int = 0) -> str:
     if decimals == 0:
         return _rounded("Round", e, x)
     power = e.number(10.0**decimals, x.dtype)
     return e.op("Div", e.op("Round", e.op("Mul", x, power)), power)
 
 
-def _trunc(e: Emitter, x: Tensor) -> str:
+def _trunc(e: NodeEmitter, x: Tensor) -> str:
     if not is_float(x.dtype):
         return e.op("Identity", x)
     return e.op("Where", e.op("Less", x, e.number(0, x.dtype)), e.op("Ceil", x), e.op("Floor", x))
 
 
-def _rsqrt(e: Emitter, x: Tensor) -> str:
+def _rsqrt(e: NodeEmitter, x: Tensor) -> str:
     return e.op("Reciprocal", e.op("Sqrt", e.floating(x)[0]))
 
 
-def _expm1(e: Emitter, x: Tensor) -> str:
+def _expm1(e: NodeEmitter, x: Tensor) -> str:
     """By tanh(x / 2), which does not cancel near 0: expm1(x) = t · (exp(x) + 1)."""
     name, dtype = e.floating(x)
     one, half = e.number(1, dtype), e.number(0.5, dtype)
@@ -178,7 +178,7 @@ def _expm1(e: Emitter, x: Tensor) -> str:
     return e.op("Where", is_small, small, e.op("Sub", e.op("Exp", name), one))
 
 
-def _log1p(e: Emitter, x: Tensor) -> str:
+def _log1p(e: NodeEmitter, x: Tensor) -> str:
     """By atanh(x / (2 + x)) near 0, where the sum would lose the digits of x."""
     name, dtype = e.floating(x)
     one, two = e.number(1, dtype), e.number(2, dtype)
@@ -187,22 +187,22 @@ def _log1p(e: Emitter, x: Tensor) -> str:
     return e.op("Where", is_small, small, e.op("Log", e.op("Add", name, one)))
 
 
-def _log_base(base: float, e: Emitter, x: Tensor) -> str:
+def _log_base(base: float, e: NodeEmitter, x: Tensor) -> str:
     name, dtype = e.floating(x)
     return e.op("Mul", e.op("Log", name), e.number(1 / math.log(base), dtype))
 
 
-def _exp2(e: Emitter, x: Tensor) -> str:
+def _exp2(e: NodeEmitter, x: Tensor) -> str:
     name, dtype = e.floating(x)
     return e.op("Exp", e.op("Mul", name, e.number(math.log(2), dtype)))
 
 
-def _erfc(e: Emitter, x: Tensor) -> str:
+def _erfc(e: NodeEmitter, x: Tensor) -> str:
     name, dtype = e.floating(x)
     return e.op("Sub", e.number(1, dtype), e.op("Erf", name))
 
 
-def _atan2(e: Emitter, a: Tensor, b: Tensor) -> str:
+def _atan2(e: NodeEmitter, a: Tensor, b: Tensor) -> str:
     (y, x), dtype = e.common(a, b)
     zero, pi = e.number(0, dtype), e.number(math.pi, dtype)
     turned = e.op("Where", e.op("Less", y, zero), e.op("Neg", pi), pi)
@@ -212,7 +212,7 @@ def _atan2(e: Emitter, a: Tensor, b: Tensor) -> str:
     return e.op("Where", both, zero, left)
 
 
-def _clamp(e: Emitter, x: Tensor, low: "_Operand | None" = None, high: "_Operand | None" = None) -> str:
+def _clamp(e: NodeEmitter, x: Tensor, low: "_Operand | None" = None, high: "_Operand | None" = None) -> str:
     target = e.out.dtype
     name = e.to(x, target)
     if isinstance(low, Tensor) or isinstance(high, Tensor):
@@ -223,46 +223,50 @@ def _clamp(e: Emitter, x: Tensor, low: "_Operand | None" = None, high: "_Operand
     return e.op("Clip", name, *bounds)
 
 
-def _clamp_min(e: Emitter, x: Tensor, low: _Operand) -> str:
+def _clamp_min(e: NodeEmitter, x: Tensor, low: _Operand) -> str:
     return _clamp(e, x, low, None)
 
 
-def _clamp_max(e: Emitter, x: Tensor, high: _Operand) -> str:
+def _clamp_max(e: NodeEmitter, x: Tensor, high: _Operand) -> str:
     return _clamp(e, x, None, high)
 
 
-def _addcmul(e: Emitter, x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> str:
+def _addcmul(e: NodeEmitter, x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> str:
     return _add_scaled(e, x, _binary("Mul", e, a, b), value)
 
 
-def _addcdiv(e: Emitter, x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> str:
+def _addcdiv(e: NodeEmitter, x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> str:
     return _add_scaled(e, x, _binary("Div", e, a, b), value)
 
 
-def _add_scaled(e: Emitter, x: Tensor, other: str, value: float) -> str:
+def _add_scaled(e: NodeEmitter, x: Tensor, other: str, value: float) -> str:
     if value != 1:
         other = e.op("Mul", other, e.number(value, e.out.dtype))
     return e.op("Add", e.to(x, e.out.dtype), other)
 
 
-def _lerp(e: Emitter, a: Tensor, b: Tensor, weight: _Operand) -> str:
+def _lerp(e: NodeEmitter, a: Tensor, b: Tensor, weight: _Operand) -> str:
     return e.op("Add", a, e.op("Mul", e.operand(weight, a.dtype), e.op("Sub", b, a)))
 
 
-def _isfinite(e: Emitter, x: Tensor) -> str:
+def _isfinite(e: NodeEmitter, x: Tensor) -> str:
     if not is_float(x.dtype):
         return e.op("Equal", x, x)
     return e.op("Not", e.op("Or", e.op("IsNaN", x), e.op("IsInf", x)))
 
 
-def _float_test(op: str, e: Emitter, x: Tensor) -> str:
+def _float_test(op: str, e: NodeEmitter, x: Tensor) -> str:
     if not is_float(x.dtype):
         return e.op("Not", e.op("Equal", x, x))
     return e.op(op, x)
 
 
 def _nan_to_num(
-    e: Emitter, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+    e: NodeEmitter,
+    x: Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
 ) -> str:
     limits = {"torch.float32": 3.4028234663852886e38, "torch.float64": 1.7976931348623157e308}
     if not is_float(x.dtype):
@@ -276,20 +280,20 @@ def _nan_to_num(
     return e.op("Where", e.op("IsInf", name, detect_positive=0), e.number(low, x.dtype), name)
 
 
-def _to_copy(e: Emitter, x: Tensor, **_: Any) -> str:
+def _to_copy(e: NodeEmitter, x: Tensor, **_: Any) -> str:
     """Another element type, or none; device and layout are those of the CPU."""
     return _cast(e, x, e.out.dtype)
 
 
-def _convert(e: Emitter, x: Tensor, dtype: object) -> str:
+def _convert(e: NodeEmitter, x: Tensor, dtype: object) -> str:
     return _cast(e, x, dtype)
 
 
-def _cast(e: Emitter, x: Tensor, dtype: object) -> str:
+def _cast(e: NodeEmitter, x: Tensor, dtype: object) -> str:
     return e.op("Identity", x) if x.dtype == str(dtype) else e.to(x, dtype)
 
 
-def _same(e: Emitter, x: Tensor, **_: Any) -> str:
+def _same(e: NodeEmitter, x: Tensor, **_: Any) -> str:
     return e.op("Identity", x)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontend.torch.emitter import Emitter, Size, Tensor
+from tilewright.frontend.torch.emitter import DynamicSize, NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
 _Sizes = Sequence[Any]
@@ -19,7 +19,7 @@ def _along(values: "int | Sequence[int]", rank: int) -> list[int]:
 
 def _max_pool(
     rank: int,
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     kernel: "int | Sequence[int]",
     stride: "int | Sequence[int]" = (),
@@ -39,20 +39,20 @@ def _max_pool(
     return _batched(e, x, rank, lambda name: e.op("MaxPool", name, **attrs))
 
 
-def _batched(e: Emitter, x: Tensor, rank: int, write: Callable[[str], str]) -> str:
+def _batched(e: NodeEmitter, x: Tensor, rank: int, write: Callable[[str], str]) -> str:
     """Images may come without a batch."""
     if x.rank == rank + 2:
         return write(x.name)
     return e.op("Squeeze", write(e.op("Unsqueeze", x, e.integers(0))), e.integers(0))
 
 
-def _max_pool_indexed(rank: int, e: Emitter, *args: Any, **kwargs: Any) -> tuple[str, None]:
+def _max_pool_indexed(rank: int, e: NodeEmitter, *args: Any, **kwargs: Any) -> tuple[str, None]:
     return _max_pool(rank, e, *args, **kwargs), None
 
 
 def _avg_pool(
     rank: int,
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     kernel: "int | Sequence[int]",
     stride: "int | Sequence[int]" = (),
@@ -75,7 +75,7 @@ def _avg_pool(
     return _batched(e, x, rank, lambda name: e.op("AveragePool", name, **attrs))
 
 
-def _adaptive(op: str, rank: int, e: Emitter, x: Tensor, size: "int | Sequence[int]") -> str:
+def _adaptive(op: str, rank: int, e: NodeEmitter, x: Tensor, size: "int | Sequence[int]") -> str:
     """Windows that divide the image evenly."""
     wanted = _along(size, rank)
     axes = range(x.rank - rank, x.rank)
@@ -88,15 +88,15 @@ def _adaptive(op: str, rank: int, e: Emitter, x: Tensor, size: "int | Sequence[i
     return _batched(e, x, rank, lambda name: e.op(op, name, kernel_shape=window, strides=window))
 
 
-def _adaptive_max(rank: int, e: Emitter, x: Tensor, size: "int | Sequence[int]") -> tuple[str, None]:
+def _adaptive_max(rank: int, e: NodeEmitter, x: Tensor, size: "int | Sequence[int]") -> tuple[str, None]:
     return _adaptive("MaxPool", rank, e, x, size), None
 
 
 def _resize(
     mode: str,
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
-    size: "Sequence[int | Size] | None",
+    size: "Sequence[int | DynamicSize] | None",
     aligned: bool,
     factors: "Sequence[float | None] | None",
     *,
@@ -126,7 +126,7 @@ def _resize(
     return e.op("Resize", x, None, None, e.sizes(size), **attrs)
 
 
-def _are_whole(x: Tensor, scales: Sequence[float], size: "Sequence[int | Size] | None") -> bool:
+def _are_whole(x: Tensor, scales: Sequence[float], size: "Sequence[int | DynamicSize] | None") -> bool:
     """Does the size say the same as the factors?"""
     if size is None:
         return False
@@ -137,25 +137,25 @@ def _are_whole(x: Tensor, scales: Sequence[float], size: "Sequence[int | Size] |
     )
 
 
-def _nearest(exact: bool, e: Emitter, x: Tensor, size: _Sizes, *factors: float | None) -> str:
+def _nearest(exact: bool, e: NodeEmitter, x: Tensor, size: _Sizes, *factors: float | None) -> str:
     return _resize("nearest", e, x, size, False, factors, exact=exact)
 
 
-def _nearest_vec(exact: bool, e: Emitter, x: Tensor, size: _Sizes | None, factors: _Sizes | None) -> str:
+def _nearest_vec(exact: bool, e: NodeEmitter, x: Tensor, size: _Sizes | None, factors: _Sizes | None) -> str:
     return _resize("nearest", e, x, size, False, factors, exact=exact)
 
 
-def _smooth(mode: str, e: Emitter, x: Tensor, size: _Sizes, aligned: bool, *factors: float | None) -> str:
+def _smooth(mode: str, e: NodeEmitter, x: Tensor, size: _Sizes, aligned: bool, *factors: float | None) -> str:
     return _resize(mode, e, x, size, aligned, factors)
 
 
 def _smooth_vec(
-    mode: str, e: Emitter, x: Tensor, size: _Sizes | None, aligned: bool, factors: _Sizes | None
+    mode: str, e: NodeEmitter, x: Tensor, size: _Sizes | None, aligned: bool, factors: _Sizes | None
 ) -> str:
     return _resize(mode, e, x, size, aligned, factors)
 
 
-def _grid_sample(e: Emitter, x: Tensor, grid: Tensor, mode: int, padding: int, aligned: bool) -> str:
+def _grid_sample(e: NodeEmitter, x: Tensor, grid: Tensor, mode: int, padding: int, aligned: bool) -> str:
     return e.op(
         "GridSample",
         x,

@@ -4,19 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.frontend.torch.element_types import is_bool
-from tilewright.frontend.torch.emitter import Emitter, Tensor
+from tilewright.frontend.torch.emitter import NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
 
-def _embedding(e: Emitter, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> str:
+def _embedding(e: NodeEmitter, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> str:
     return e.op("Gather", weight, _places(e, indices), axis=0)
 
 
-def _index_select(e: Emitter, x: Tensor, dim: int, indices: Tensor) -> str:
+def _index_select(e: NodeEmitter, x: Tensor, dim: int, indices: Tensor) -> str:
     return e.op("Gather", x, _places(e, indices), axis=x.axis(dim))
 
 
-def _places(e: Emitter, indices: Tensor) -> str:
+def _places(e: NodeEmitter, indices: Tensor) -> str:
     if is_bool(indices.dtype) or indices.dtype == "torch.uint8":
         raise UnsupportedOperator("a mask as an index: how large its result is depends on data")
     return e.to(indices, indices.dtype if indices.dtype in _INDEX_TYPES else "torch.int64")
@@ -25,13 +25,13 @@ def _places(e: Emitter, indices: Tensor) -> str:
 _INDEX_TYPES = ("torch.int32", "torch.int64")
 
 
-def _gather(e: Emitter, x: Tensor, dim: int, indices: Tensor, **_: Any) -> str:
+def _gather(e: NodeEmitter, x: Tensor, dim: int, indices: Tensor, **_: Any) -> str:
     if x.rank == 0:
         return e.op("Identity", x)
     return e.op("GatherElements", x, _places(e, indices), axis=x.axis(dim))
 
 
-def _index(e: Emitter, x: Tensor, indices: Sequence[Tensor | None]) -> str:
+def _index(e: NodeEmitter, x: Tensor, indices: Sequence[Tensor | None]) -> str:
     """Several tensors on neighbouring axes, which broadcast: their axes stand in place of the first of them."""
     given = [(i, t) for i, t in enumerate(indices) if t is not None]
     axes = [i for i, _ in given]
@@ -49,7 +49,7 @@ def _index(e: Emitter, x: Tensor, indices: Sequence[Tensor | None]) -> str:
     return e.op("Transpose", found, perm=[*behind, *range(rank), *rest])
 
 
-def _joined(e: Emitter, indices: Sequence[Tensor]) -> str:
+def _joined(e: NodeEmitter, indices: Sequence[Tensor]) -> str:
     """Indices that broadcast, as one tensor whose last axis has one of each."""
     names = [e.cast(_places(e, t), _index_type(t), "torch.int64") for t in indices]
     if len({t.shape for t in indices}) > 1:
@@ -66,7 +66,7 @@ def _index_type(t: Tensor) -> str:
 
 
 def _index_put(
-    e: Emitter, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+    e: NodeEmitter, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> str:
     given = [t for t in indices if t is not None]
     if len(given) == 1 and len(indices) == 1 and is_bool(given[0].dtype) and values.rank == 0:
@@ -86,7 +86,7 @@ def _index_put(
 
 
 def _scatter(
-    e: Emitter, x: Tensor, dim: int, indices: Tensor, source: "Tensor | float", reduce: str | None = None
+    e: NodeEmitter, x: Tensor, dim: int, indices: Tensor, source: "Tensor | float", reduce: str | None = None
 ) -> str:
     known = {None: None, "add": "add", "multiply": "mul", "sum": "add"}
     if reduce not in known:
@@ -94,12 +94,12 @@ def _scatter(
     return _scattered(e, x, dim, indices, source, known[reduce])
 
 
-def _scatter_add(e: Emitter, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> str:
+def _scatter_add(e: NodeEmitter, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> str:
     return _scattered(e, x, dim, indices, source, "add")
 
 
 def _scattered(
-    e: Emitter, x: Tensor, dim: int, indices: Tensor, source: "Tensor | float", reduction: str | None
+    e: NodeEmitter, x: Tensor, dim: int, indices: Tensor, source: "Tensor | float", reduction: str | None
 ) -> str:
     if isinstance(source, Tensor):
         if source.shape != indices.shape:
@@ -111,23 +111,23 @@ def _scattered(
 
 
 def _topk(
-    e: Emitter, x: Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True
+    e: NodeEmitter, x: Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True
 ) -> tuple[str, ...]:
     axis = x.axis(dim)
     return tuple(e.ops(2, "TopK", x, e.integers(k), axis=axis, largest=int(largest), sorted=int(is_sorted)))
 
 
-def _sort(e: Emitter, x: Tensor, dim: int = -1, descending: bool = False) -> tuple[str, ...]:
+def _sort(e: NodeEmitter, x: Tensor, dim: int = -1, descending: bool = False) -> tuple[str, ...]:
     return _topk(e, x, x.extent(x.axis(dim)), dim, largest=descending)
 
 
 def _sort_stable(
-    e: Emitter, x: Tensor, *, stable: bool | None = False, dim: int = -1, descending: bool = False
+    e: NodeEmitter, x: Tensor, *, stable: bool | None = False, dim: int = -1, descending: bool = False
 ) -> tuple[str, ...]:
     return _sort(e, x, dim, descending)  # TopK keeps the order of equal elements
 
 
-def _argsort(e: Emitter, x: Tensor, dim: int = -1, descending: bool = False) -> str:
+def _argsort(e: NodeEmitter, x: Tensor, dim: int = -1, descending: bool = False) -> str:
     return _sort(e, x, dim, descending)[1]
 
 

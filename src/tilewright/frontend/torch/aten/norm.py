@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.torch.element_types import is_float, numpy_type
-from tilewright.frontend.torch.emitter import Emitter, Tensor
+from tilewright.frontend.torch.emitter import NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
 _NO_FURTHER = (None, None)  # statistics, which only a gradient reads
 
 
 def _layer_norm(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     shape: Sequence[int],
     weight: Tensor | None = None,
@@ -26,7 +26,7 @@ def _layer_norm(
 
 
 def _native_layer_norm(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     shape: Sequence[int],
     weight: Tensor | None,
@@ -37,7 +37,7 @@ def _native_layer_norm(
 
 
 def _rms_norm(
-    e: Emitter, x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+    e: NodeEmitter, x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> str:
     least = eps if eps is not None else float(np.finfo(numpy_type(x.dtype)).eps)
     scale = _ones(e, x, shape) if weight is None else weight.name
@@ -45,19 +45,19 @@ def _rms_norm(
 
 
 def _fused_rms_norm(
-    e: Emitter, x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
+    e: NodeEmitter, x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
 ) -> tuple[str | None, ...]:
     return _rms_norm(e, x, shape, weight, eps), None
 
 
-def _ones(e: Emitter, x: Tensor, shape: Sequence[Any]) -> str:
+def _ones(e: NodeEmitter, x: Tensor, shape: Sequence[Any]) -> str:
     if not all(isinstance(n, int) for n in shape):
         raise UnsupportedOperator("a normalisation over open axes")
     return e.constant(np.ones(tuple(shape), numpy_type(x.dtype)))
 
 
 def _native_group_norm(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -71,7 +71,7 @@ def _native_group_norm(
 
 
 def _group_norm(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     groups: int,
     weight: Tensor | None = None,
@@ -85,7 +85,7 @@ def _group_norm(
 
 
 def _affine(
-    e: Emitter, x: Tensor, channels: int, weight: Tensor | None, bias: Tensor | None
+    e: NodeEmitter, x: Tensor, channels: int, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[str, str]:
     dtype = numpy_type(x.dtype)
     scale = e.constant(np.ones(channels, dtype)) if weight is None else e.to(weight, x.dtype)
@@ -94,7 +94,7 @@ def _affine(
 
 
 def _instance_norm(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -112,7 +112,7 @@ def _instance_norm(
 
 
 def _batch_norm_inference(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -127,7 +127,7 @@ def _batch_norm_inference(
 
 
 def _native_batch_norm(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,

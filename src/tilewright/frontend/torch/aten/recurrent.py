@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.frontend.torch.emitter import Emitter, Tensor
+from tilewright.frontend.torch.emitter import NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
 _GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 def _lstm(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     states: Sequence[Tensor],
     params: Sequence[Tensor],
@@ -34,7 +34,7 @@ def _lstm(
 def _one_state(
     op: str,
     attrs: Mapping[str, Any],
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     state: Tensor,
     params: Sequence[Tensor],
@@ -53,7 +53,7 @@ def _one_state(
 def _layers(
     op: str,
     attrs: Mapping[str, Any],
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     states: Sequence[Tensor],
     params: Sequence[Tensor],
@@ -109,7 +109,7 @@ def _layers(
     return (e.op("Transpose", sequence, perm=[1, 0, 2]) if batch_first else sequence), *ends
 
 
-def _reordered(e: Emitter, weight: Tensor, gates: Sequence[int], hidden: int) -> str:
+def _reordered(e: NodeEmitter, weight: Tensor, gates: Sequence[int], hidden: int) -> str:
     if len(gates) == 1:
         return weight.name
     parts = e.ops(len(gates), "Split", weight, e.integers(*[hidden] * len(gates)), axis=0)
@@ -117,7 +117,7 @@ def _reordered(e: Emitter, weight: Tensor, gates: Sequence[int], hidden: int) ->
 
 
 def _mkldnn_lstm(
-    e: Emitter,
+    e: NodeEmitter,
     x: Tensor,
     w: Tensor,
     r: Tensor,

@@ -5,36 +5,36 @@ from functools import partial
 from typing import Any
 
 from tilewright.frontend.torch.element_types import is_bool, is_float
-from tilewright.frontend.torch.emitter import Emitter, Tensor
+from tilewright.frontend.torch.emitter import NodeEmitter, Tensor
 from tilewright.frontend.torch.unsupported import UnsupportedOperator
 
 _Axes = int | Sequence[int] | None
 
 
-def _reduce(op: str, e: Emitter, x: Tensor, dim: _Axes = None, keepdim: bool = False, **_: Any) -> str:
+def _reduce(op: str, e: NodeEmitter, x: Tensor, dim: _Axes = None, keepdim: bool = False, **_: Any) -> str:
     """In the type of the result: sums of small integers are int64."""
     return _reduced(op, e, x, dim, keepdim, e.out.dtype)
 
 
-def _reduced(op: str, e: Emitter, x: Tensor, dim: _Axes, keep: bool, dtype: str) -> str:
+def _reduced(op: str, e: NodeEmitter, x: Tensor, dim: _Axes, keep: bool, dtype: str) -> str:
     name = e.to(x, dtype)
     if x.rank == 0:
         return e.op("Identity", name)
     return e.op(op, name, e.integers(*x.axes(dim)), keepdims=int(keep))
 
 
-def _whole(op: str, e: Emitter, x: Tensor, **_: Any) -> str:
+def _whole(op: str, e: NodeEmitter, x: Tensor, **_: Any) -> str:
     return _reduced(op, e, x, None, False, e.out.dtype)
 
 
-def _extreme(op: str, e: Emitter, x: Tensor, dim: _Axes = None, keepdim: bool = False) -> str:
+def _extreme(op: str, e: NodeEmitter, x: Tensor, dim: _Axes = None, keepdim: bool = False) -> str:
     if is_bool(x.dtype):
         made = _reduced(op, e, x, dim, keepdim, "torch.int32")
         return e.cast(made, "torch.int32", x.dtype)
     return _reduced(op, e, x, dim, keepdim, x.dtype)
 
 
-def _any(op: str, e: Emitter, x: Tensor, dim: _Axes = None, keepdim: bool = False) -> str:
+def _any(op: str, e: NodeEmitter, x: Tensor, dim: _Axes = None, keepdim: bool = False) -> str:
     truth = x.name if is_bool(x.dtype) else e.op("Not", e.op("Equal", x, e.number(0, x.dtype)))
     if x.rank == 0:
         return e.op("Identity", truth)
@@ -43,7 +43,7 @@ def _any(op: str, e: Emitter, x: Tensor, dim: _Axes = None, keepdim: bool = Fals
     return e.cast(made, "torch.int32", e.out.dtype)
 
 
-def _arg(op: str, e: Emitter, x: Tensor, dim: int | None = None, keepdim: bool = False) -> str:
+def _arg(op: str, e: NodeEmitter, x: Tensor, dim: int | None = None, keepdim: bool = False) -> str:
     if dim is None:
         if keepdim:
             raise UnsupportedOperator("a place in the whole tensor that keeps its axes")
@@ -54,35 +54,37 @@ def _arg(op: str, e: Emitter, x: Tensor, dim: int | None = None, keepdim: bool =
     return e.op(op, x, axis=x.axis(dim), keepdims=int(keepdim))
 
 
-def _extreme_at(op: str, arg: str, e: Emitter, x: Tensor, dim: int, keepdim: bool = False) -> tuple[str, str]:
+def _extreme_at(
+    op: str, arg: str, e: NodeEmitter, x: Tensor, dim: int, keepdim: bool = False
+) -> tuple[str, str]:
     return _extreme(op, e, x, dim, keepdim), _arg(arg, e, x, dim, keepdim)
 
 
 def _variance(
-    e: Emitter, x: Tensor, dim: _Axes = None, *, correction: float | None = 1, keepdim: bool = False
+    e: NodeEmitter, x: Tensor, dim: _Axes = None, *, correction: float | None = 1, keepdim: bool = False
 ) -> str:
     return _moments(e, x, dim, correction, keepdim)[0]
 
 
 def _variance_flag(
-    e: Emitter, x: Tensor, dim: _Axes = None, unbiased: bool = True, keepdim: bool = False
+    e: NodeEmitter, x: Tensor, dim: _Axes = None, unbiased: bool = True, keepdim: bool = False
 ) -> str:
     return _moments(e, x, dim, int(unbiased), keepdim)[0]
 
 
 def _deviation(
-    e: Emitter, x: Tensor, dim: _Axes = None, *, correction: float | None = 1, keepdim: bool = False
+    e: NodeEmitter, x: Tensor, dim: _Axes = None, *, correction: float | None = 1, keepdim: bool = False
 ) -> str:
     return e.op("Sqrt", _moments(e, x, dim, correction, keepdim)[0])
 
 
 def _variance_mean(
-    e: Emitter, x: Tensor, dim: _Axes = None, *, correction: float | None = 1, keepdim: bool = False
+    e: NodeEmitter, x: Tensor, dim: _Axes = None, *, correction: float | None = 1, keepdim: bool = False
 ) -> tuple[str, str]:
     return _moments(e, x, dim, correction, keepdim)
 
 
-def _moments(e: Emitter, x: Tensor, dim: _Axes, correction: float | None, keep: bool) -> tuple[str, str]:
+def _moments(e: NodeEmitter, x: Tensor, dim: _Axes, correction: float | None, keep: bool) -> tuple[str, str]:
     axes = x.axes(dim)
     count = 1
     for a in axes:
@@ -98,7 +100,7 @@ def _moments(e: Emitter, x: Tensor, dim: _Axes, correction: float | None, keep: 
     return variance, mean if keep else e.op("Squeeze", mean, e.integers(*axes))
 
 
-def _norm(e: Emitter, x: Tensor, p: float = 2, dim: _Axes = None, keepdim: bool = False, **_: Any) -> str:
+def _norm(e: NodeEmitter, x: Tensor, p: float = 2, dim: _Axes = None, keepdim: bool = False, **_: Any) -> str:
     known = {1: "ReduceL1", 2: "ReduceL2"}
     if p in known:
         return _reduced(known[int(p)], e, x, dim, keepdim, e.out.dtype)
@@ -109,20 +111,20 @@ def _norm(e: Emitter, x: Tensor, p: float = 2, dim: _Axes = None, keepdim: bool 
     raise UnsupportedOperator(f"a norm of order {p}")
 
 
-def _scalar_norm(e: Emitter, x: Tensor, p: float = 2) -> str:
+def _scalar_norm(e: NodeEmitter, x: Tensor, p: float = 2) -> str:
     return _norm(e, x, p)
 
 
-def _logsumexp(e: Emitter, x: Tensor, dim: _Axes, keepdim: bool = False) -> str:
+def _logsumexp(e: NodeEmitter, x: Tensor, dim: _Axes, keepdim: bool = False) -> str:
     return _reduced("ReduceLogSumExp", e, x, dim, keepdim, e.out.dtype)
 
 
-def _cumsum(e: Emitter, x: Tensor, dim: int, **_: Any) -> str:
+def _cumsum(e: NodeEmitter, x: Tensor, dim: int, **_: Any) -> str:
     name = e.to(x, e.out.dtype)
     return e.op("Identity", name) if x.rank == 0 else e.op("CumSum", name, e.integers(x.axis(dim)))
 
 
-def _mean(e: Emitter, x: Tensor, dim: _Axes = None, keepdim: bool = False, **_: Any) -> str:
+def _mean(e: NodeEmitter, x: Tensor, dim: _Axes = None, keepdim: bool = False, **_: Any) -> str:
     if not is_float(e.out.dtype):
         raise UnsupportedOperator("a mean of integers")
     return _reduced("ReduceMean", e, x, dim, keepdim, e.out.dtype)

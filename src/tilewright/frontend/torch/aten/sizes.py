@@ -4,26 +4,26 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tilewright.frontend.torch.emitter import Emitter, Extent, Size, Tensor
+from tilewright.frontend.torch.emitter import DynamicSize, Extent, NodeEmitter, Tensor
 
 
-def _size(e: Emitter, x: Tensor, axis: int) -> Extent:
+def _size(e: NodeEmitter, x: Tensor, axis: int) -> Extent:
     return e.size(x, axis)
 
 
-def _arithmetic(op: str, e: Emitter, a: Extent, b: Extent) -> Size:
-    return Size(e.op(op, e.counted(a), e.counted(b)))
+def _arithmetic(op: str, e: NodeEmitter, a: Extent, b: Extent) -> DynamicSize:
+    return DynamicSize(e.op(op, e.counted(a), e.counted(b)))
 
 
-def _negate(e: Emitter, a: Extent) -> Size:
-    return Size(e.op("Neg", e.counted(a)))
+def _negate(e: NodeEmitter, a: Extent) -> DynamicSize:
+    return DynamicSize(e.op("Neg", e.counted(a)))
 
 
-def _numel(e: Emitter, x: Tensor) -> Size:
+def _numel(e: NodeEmitter, x: Tensor) -> DynamicSize:
     total: Extent = 1
     for i in range(x.rank):
         total = _arithmetic("Mul", e, total, e.size(x, i))
-    return Size(e.counted(total))
+    return DynamicSize(e.counted(total))
 
 
 # Sizes are never negative, so that ONNX's division towards zero is Python's.
