@@ -30,7 +30,7 @@ def call_json(*arguments: object, status: int = ExitStatus.OK) -> Any:
 
 def test_a_corpus_is_built_from_a_model_and_what_it_has_is_not_measured_again(tmp_path: Path) -> None:
     model, folder = tmp_path / "mlp.onnx", tmp_path / "corpus"
-    model.write_bytes(mlp((256, 192, 64), batch=16).SerializeToString())
+    model.write_bytes(mlp((256, 192, 64), batch=96).SerializeToString())
     built = call_json("corpus", "build", folder, model, "--per-kernel", 3)
     assert (built["kernels"], built["trials"], built["complete_programs"]) == (2, 6, 1)
     assert built["interrupted"] is False and built["problems"] == []
@@ -71,7 +71,7 @@ def test_nodes_of_a_cluster_build_and_time_and_a_lost_cluster_ends_the_build(
     """Its nodes are made up: `tests/e2e/test_ray.py` has real ones, for tuning."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     model, folder = tmp_path / "mlp.onnx", tmp_path / "corpus"
-    model.write_bytes(mlp((256, 192, 64), batch=16).SerializeToString())
+    model.write_bytes(mlp((256, 192, 64), batch=96).SerializeToString())
     build = ("corpus", "build", folder, model, "--per-kernel", 4, "--on", "ray")
     ray = FakeRay(FakeNode.dying("alone", "run", 2)).install(monkeypatch)
     output = call(*build, status=ExitStatus.USER_ERROR).output

@@ -159,6 +159,17 @@ def test_random_numbers_are_pytorchs() -> None:
     assert 0 < int((got == 0).sum()) < 64
 
 
+def test_a_tensor_made_of_a_number_is_a_constant() -> None:
+    def scaled(x: Any) -> Any:
+        return x / torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * 3)
+
+    x = torch.randn(4, 64)
+    with torch.inference_mode():
+        close(compiled(scaled)(x), scaled(x))
+    (report,) = td.reports()
+    assert (report.programs, report.left) == (1, ())
+
+
 def test_open_dimensions_are_one_program() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
     run = compiled(model, dynamic=True)

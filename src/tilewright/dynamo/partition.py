@@ -5,7 +5,7 @@ from typing import Any
 
 from tilewright.dynamo.explain import GraphReport, record_graph, say_left
 from tilewright.dynamo.program import GraphProgram
-from tilewright.dynamo.torch_module import tensor_array, torch_module
+from tilewright.dynamo.torch_module import constant_array, torch_module
 from tilewright.frontend.torch.convert import UnsupportedCall, convert_graph, operator_name
 
 # Work that is not worth a program of its own: views, and arithmetic on sizes.
@@ -39,7 +39,7 @@ def compile_parts(module: Any, constants: frozenset[int]) -> Callable[..., Any]:
 
 def unsupported_calls(module: Any) -> tuple[UnsupportedCall, ...]:
     """Those that have no ONNX form; with a call whose further results somebody reads, all of its results."""
-    found = convert_graph(module.graph, lambda name: _attribute(module, name), tensor_array).unsupported
+    found = convert_graph(module.graph, lambda name: _attribute(module, name), constant_array).unsupported
     reasons = {c.node: c for c in found}
     for node in module.graph.nodes:
         if node.name in reasons and operator_name(node.target) == "operator.getitem":

@@ -36,6 +36,14 @@ def tensor_array(tensor: Any) -> Array:
         return tensor.resolve_conj().resolve_neg().contiguous().numpy()
 
 
+def constant_array(tensor: Any) -> Array:
+    """`tensor_array` of a constant of a graph, which is a real tensor: while PyTorch traces, it lets no operator touch
+    any but fake ones.
+    """
+    with torch_module("torch._subclasses.fake_tensor").unset_fake_temporarily():
+        return tensor_array(tensor)
+
+
 def as_tensor(array: OpaqueArray) -> Any:
     """A tensor over the array's memory, which it keeps."""
     torch = torch_module()
