@@ -159,7 +159,8 @@ def check_without_compiler(name: str) -> dict[str, Any]:
             answers[engine] = process.ask("error")["error"] <= _BOUND
         except RuntimeError as e:
             answers[engine] = False
-            answers[f"{engine}_why"] = str(e).strip().splitlines()[-1][:200]
+            lines = str(e).strip().splitlines()
+            answers[f"{engine}_why"] = next((n for n in reversed(lines) if "Error: " in n), lines[-1])[:200]
         finally:
             process.close()
     return answers

@@ -108,7 +108,12 @@ def _whisper() -> Made:
 
 
 def _timm(name: str, size: int = 224) -> Made:
-    return import_module("timm").create_model(name, pretrained=False), (_image(size),)
+    """Some heads begin with zeros, with which every answer would be right."""
+    model, torch = import_module("timm").create_model(name, pretrained=False), _torch()
+    for p in model.parameters():
+        if not p.any():
+            torch.nn.init.normal_(p, std=0.02)
+    return model, (_image(size),)
 
 
 def _torchvision(name: str) -> Made:

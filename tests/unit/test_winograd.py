@@ -69,6 +69,19 @@ LAYERS = {
 }
 
 
+@pytest.mark.parametrize("name", ["whole tiles", "one axis", "along rows only"])
+def test_filters_are_stored_as_the_register_tile_reads_them(name: str) -> None:
+    """In panels of columns, one row of channels behind the other, whatever axes the tiles have."""
+    s = LAYERS[name]
+    for a in algorithms(s):
+        before, after = (
+            next(f for f in func.locals if f.name == "conv_filter")
+            for func in (func_of(s, a), schedule_func(func_of(s, a), AVX2, frozenset("wc")).func)
+        )
+        assert len(after.shape) == len(before.shape) + 1, a.name
+        assert after.shape[-2] == s.inputs[1].shape[1], a.name  # channels of the image, which are walked
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_all_algorithms_give_the_convolution(name: str, sound: Sound) -> None:
     s = LAYERS[name]

@@ -2,7 +2,7 @@
 
 from tilewright.families.gemm.recipe import Contraction
 from tilewright.families.inline import consumers
-from tilewright.ir.expr import Var
+from tilewright.ir.expr import Const, Var
 from tilewright.ir.layout import Layout, ReorderDims, SplitDim
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.steps.transform_layout import TransformLayout
@@ -14,7 +14,7 @@ def lay_out_panels(s: Draft, c: Contraction, width: int) -> None:
     if b.buffer not in s.func.locals or len(consumers(s.func, b.buffer)) > 1:
         return
     column, reduce = c.cols[-1].var, {it.var for it in c.reduce}
-    if b.indices[-1] is not column or not all(isinstance(i, Var) for i in b.indices):
+    if b.indices[-1] is not column or not all(isinstance(i, Var | Const) for i in b.indices):
         return
     at = len(b.indices) - 1
     walked = [d for d, i in enumerate(b.indices) if i in reduce]
