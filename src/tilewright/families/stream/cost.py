@@ -35,6 +35,8 @@ _ELEMENT = 4  # bytes; given: lanes are counted for such elements
 # Of a long sweep that takes less time than what is moved meanwhile, what that does not hide. Measured on softmax of
 # 4096 x 4096: computing powers again while memory took the results made it 1.05 to 1.07 times as long.
 _EXPOSED = 0.1  # of its cycles
+_GATHERED = 2  # for a lane whose neighbour is far: a load, and what puts it into the vector; counted
+_SHUFFLED = 4  # elements apart, up to which whole vectors are loaded and shuffled; given by code generation
 # Of scans across rows that lie side by side, times as long as in order; measured on cumulative sums over the first axis
 # of 1024 x 1024.
 _SO_FAR = 1.05  # times: of whole rows, with results so far in scratch
@@ -242,7 +244,7 @@ class StreamCost:
         loads = [e for e in nodes if isinstance(e, Load)]
         folds, scans = sum(n.is_fold for n in made), sum(n.is_scan for n in made)
         instructions = sum(instructions_of(e) for e in nodes) + folds + scans
-        near = sum(self._is_vector(ld) for ld in loads)
+        near = sum(self._vector_loads(ld) for ld in loads)
         memory = frozenset(ld.buffer for ld in loads if ld.buffer not in self._graph.makers)
         stored = kept if is_in_place else set(self._graph.outputs)
         is_stored = any(n in stored and not n.is_fold for n in made)
@@ -265,9 +267,17 @@ class StreamCost:
 
         return replace_loads(e, opened, {})
 
-    def _is_vector(self, ld: Load) -> bool:
+    def _vector_loads(self, ld: Load) -> int:
+        """Loads for a vector of elements: one, if they are side by side; of those that are farther apart, several
+        whole vectors, or one for each lane and its way into the vector."""
         maker = self._graph.makers.get(ld.buffer)
         if maker is not None:
-            return not maker.is_fold and not self._graph.is_scalar(maker)
+            return int(not maker.is_fold and not self._graph.is_scalar(maker))
         steps = strides(self._graph, ld.buffer, ld.indices)
-        return steps is None or any(a in steps for a in self._span)
+        if steps is None:
+            return 1
+        moved = [abs(steps[a]) for a in self._span if a in steps]
+        if not moved:
+            return 0
+        step = min(moved)
+        return step if step <= _SHUFFLED else _GATHERED * self._lanes
