@@ -8,13 +8,17 @@ from graph_cases import RNG, WINDOW, check_lowered, check_pass, names
 
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
-from tilewright.graph.passes.contract_integers import contract_integers
+from tilewright.graph.interp import interpret_graph
+from tilewright.graph.passes.contract_integers import Products, contract_integers
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
+from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.contraction import Gemm, MatMul
 from tilewright.ops.core.conv import Conv
-from tilewright.ops.core.quantize import DequantizeLinear, Granularity
-from tilewright.ops.opdef import Op, TensorType
+from tilewright.ops.core.integer import Channels, ConvInteger, MatMulInteger
+from tilewright.ops.core.qlinear import QLinearConv, QLinearMatMul
+from tilewright.ops.core.quantize import DequantizeLinear, DynamicQuantizeLinear, Granularity
+from tilewright.ops.opdef import Op, Sample, TensorType
 from tilewright.support.arrays import Array
 
 VNNI = frozenset({(DType.U8, DType.I8)})
@@ -74,10 +78,66 @@ def test_a_gemm_with_transposed_weights() -> None:
     assert names(eliminate_dead(after)) == ["DequantizeLinear", "MatMulInteger", "Sub", "Cast", "Mul", "Add"]
 
 
+def test_signed_bytes_are_shifted_where_only_unsigned_ones_have_a_product() -> None:
+    graph = layer(MatMul(), (4, 8), weights(8, 5), dtype=DType.I8)
+    after = eliminate_dead(check_pass(graph, contract))
+    assert names(after) == ["Cast", "Add", "Cast", "MatMulInteger", "Sub", "Cast", "Mul"]
+    check_lowered(after)
+
+
+def test_unsigned_weights_around_the_middle_are_signed() -> None:
+    (b, x), zero = b_input(DType.U8, 4, 8), np.array(128, np.uint8)
+    w = b.constant("w", RNG.integers(0, 256, (8, 5)).astype(np.uint8))
+    y = b.apply(MatMulInteger((False, True)), x, w, b.constant("zero", zero), name="y")
+    after = eliminate_dead(check_pass(b.finish(y), contract))
+    assert names(after) == ["MatMulInteger"]
+
+
+def b_input(dtype: DType, *shape: int) -> tuple[GraphBuilder, Value]:
+    b = GraphBuilder()
+    return b, b.input("x", TensorType(dtype, shape))
+
+
+INTEGER_OPS = [
+    pytest.param(sample, id=f"{op.__name__}-{n}")
+    for op in (MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv)
+    for n, sample in enumerate(op.samples(np.random.default_rng(1)))
+]
+
+
+@pytest.mark.parametrize("products", [VNNI, frozenset({(DType.I8, DType.I8)})], ids=["u8·s8", "s8·s8"])
+@pytest.mark.parametrize("sample", INTEGER_OPS)
+def test_integer_operators_give_the_same_numbers(sample: Sample, products: Products) -> None:
+    """With all but the first input known, and with zero points that are not."""
+    for is_known in (True, False):
+        b, inputs, feeds = GraphBuilder(), list[Value](), dict[str, Array]()
+        for n, array in enumerate(sample.inputs):
+            is_zero_point = n > 1 and array.dtype.kind in "iu" and array.size == 1
+            if n == 0 or (is_zero_point and not is_known):
+                inputs.append(b.input(f"x{n}", TensorType.of(array)))
+                feeds[f"x{n}"] = array
+            else:
+                inputs.append(b.constant(f"c{n}", array))
+        graph = b.finish(b.apply(sample.op, *inputs, name="y"))
+        after = contract_integers(graph, products)
+        verify_graph(after)
+        (wanted,), (found,) = (interpret_graph(g, feeds).values() for g in (graph, after))
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_zero_point_that_is_computed_leaves_bytes_to_be_contracted() -> None:
+    b, x = b_input(DType.F32, 1, 8, 6, 7)
+    short, _, zero = b.add(DynamicQuantizeLinear(), (x,)).outputs
+    w = b.constant("w", weights(5, 8, 3, 3))
+    y = b.apply(ConvInteger(Channels(WINDOW), (True, False)), short, w, zero, name="y")
+    after = eliminate_dead(check_pass(b.finish(y), contract))
+    assert names(after) == ["DynamicQuantizeLinear", "ConvInteger", "Cast", "Mul", "Sub"]
+    check_lowered(after)
+
+
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(layer(MatMul(), (4, 8), weights(8, 5), dtype=DType.I8), id="bytes without a product"),
         pytest.param(layer(MatMul(), (4, 8), weights(8, 5), axis=0), id="a scale for each row of weights"),
         pytest.param(layer(Conv(WINDOW, 8), (1, 8, 6, 7), weights(8, 1, 3, 3)), id="depthwise"),
         pytest.param(layer(Gemm(alpha=2.0), (4, 8), weights(8, 5)), id="alpha"),
