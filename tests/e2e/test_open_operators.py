@@ -146,3 +146,15 @@ def test_an_operator_is_right_for_all_sizes(name: str) -> None:
             want = run_onnxruntime(model, feeds)
             check_outputs(session.run(feeds), want)
             check_outputs(interpreter.run(feeds, {"n": n}), want)
+
+
+def test_taps_that_are_unrolled_end_where_the_signal_does() -> None:
+    """Windows of one channel overlap; steps over their taps are limited, and are no tiles of rows."""
+    m, samples = OpenModel(0), Dim("n", 512, 4000)
+    filters = m.constant(m.rng.standard_normal((40, 1, 128)), np.float32)
+    made = m.op("Conv", m.input(1, 1, sym_int(samples)), filters, strides=[40], kernel_shape=[128])
+    model = m.finish(made)
+    with tw.load(model, dims={"n": (samples.least, samples.most)}, threads=1) as session:
+        for n in (512, 640, 1000, 1999, 4000):
+            feeds = feeds_at(model, {"n": n}, np.random.default_rng(n))
+            check_outputs(session.run(feeds), run_onnxruntime(model, feeds))

@@ -338,6 +338,8 @@ class _Limits:
         found: set[tuple[int, Expr]] = set()
         for leaf in self._leaves:
             if loop in leaf.loops and not self._is_inside(leaf.store.buffer, loop):
+                if not any(loop.var in free_vars(i) for i in leaf.indices):
+                    return None  # steps of a reduction: what they add up outlives them
                 around = frozenset(n.var for n in leaf.loops[: leaf.loops.index(loop)])
                 found |= {
                     (k, room)
