@@ -355,9 +355,22 @@ def test_scratch_too_large_for_a_stack_is_shared_memory(kind: str, shape: tuple[
     np.testing.assert_array_equal(y, 2 * x[:, 592] + 2 * x[:, 3, ::-1])
 
 
-def test_scratch_for_too_many_parts_is_refused() -> None:
-    with pytest.raises(InternalError, match=r"the 200 parts of the parallel loop i need \d+ bytes .* for T"):
-        lower_func(parse_func(BIG.format(kind="parallel", p=200)))
+@pytest.mark.parametrize("parts", [6, 7])
+def test_parts_that_need_too_much_scratch_together_are_run_one_after_the_other(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.tir.passes.split_phases.MAX_SHARED_SCRATCH", 4 * 2_400_000)
+    phases, shared = lower_func(parse_func(BIG.format(kind="parallel", p=parts)))
+    assert [s.shape[0] for s in shared] == [-(-parts // 2)] and len(phases) == 1
+    x = np.random.default_rng(0).standard_normal((parts, 600, 1000)).astype(np.float32)
+    (y,) = run_native(parse_func(BIG.format(kind="parallel", p=parts)), [x])
+    np.testing.assert_array_equal(y, 2 * x[:, 592] + 2 * x[:, 3, ::-1])
+
+
+def test_scratch_of_one_part_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.tir.passes.split_phases.MAX_SHARED_SCRATCH", 2_000_000)
+    with pytest.raises(InternalError, match=r"a part of the parallel loop i needs more than 2000000 bytes"):
+        lower_func(parse_func(BIG.format(kind="parallel", p=2)))
 
 
 def test_local_buffers_over_the_limit_never_reach_a_stack() -> None:

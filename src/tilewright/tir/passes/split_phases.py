@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from tilewright.ir.expr import Buffer, Indices, Scope, loads
+from tilewright.ir.expr import Buffer, Indices, Scope, Var, as_index, loads, maximum, minimum
 from tilewright.support.errors import InternalError, ScheduleError
 from tilewright.tir.func import Func
 from tilewright.tir.passes.place_allocations import indices_by_buffer, place_allocations, separate_buffers
-from tilewright.tir.rewrite import redirect, transform_stmt
+from tilewright.tir.rewrite import redirect, substitute_stmt, transform_stmt
 from tilewright.tir.stmt import Alloc, For, LoopKind, Seq, Stmt, Store, seq, stmt_exprs, walk_stmts
 from tilewright.tir.touched import touched
 
@@ -149,14 +149,31 @@ def share_large_buffers(phase: Phase) -> tuple[Phase, tuple[Buffer, ...]]:
         return phase, ()
     total = sum(b.bytes for b in moved.values())
     if part is not None and total > MAX_SHARED_SCRATCH:
-        raise InternalError(
-            f"{phase.func.name}: the {part.extent} parts of the parallel loop {part.var.name} need {total} bytes "
-            f"of memory for {', '.join(b.name for b in moved)}, more than {MAX_SHARED_SCRATCH}; "
-            "its schedule must keep less in a part or make fewer of them"
-        )
+        most = MAX_SHARED_SCRATCH // sum(b.bytes for b in moved)
+        if not most:
+            raise InternalError(
+                f"{phase.func.name}: a part of the parallel loop {part.var.name} needs more than {MAX_SHARED_SCRATCH} "
+                f"bytes of memory for {', '.join(b.name for b in moved)}; its schedule must keep less in a part"
+            )
+        fewer = transform_stmt(body, lambda n: _in_runs(part, most) if n is part else None)
+        return share_large_buffers(replace(phase, func=phase.func.with_body(fewer)))
     front = () if part is None else (part.var,)
     known = (*phase.func.params, *moved.values())
     return _phase(phase.func.name, _replace_allocations(body, moved, front), known), tuple(moved.values())
+
+
+def _in_runs(part: For, most: int) -> For:
+    """The loop with `most` parts at most, each of which is a run of iterations that follow each other."""
+    run = -(-part.extent // most)
+    parts, outer = -(-part.extent // run), Var(f"{part.var.name}_run")
+    first, extent = outer * run, as_index(part.extent)
+    end = extent if part.limit is None else part.limit
+    inner = Var(f"{part.var.name}_in_run")
+    body = substitute_stmt(part.body, {part.var: first + inner})
+    is_whole = part.limit is None and parts * run == part.extent
+    steps = For(inner, run, body, limit=None if is_whole else maximum(minimum(end - first, run), 0))
+    limit = None if part.limit is None else (part.limit + (run - 1)) // run
+    return replace(part, var=outer, extent=parts, body=steps, limit=limit)
 
 
 def _replace_allocations(s: Stmt, buffers: Mapping[Buffer, Buffer], front: Indices) -> Stmt:
