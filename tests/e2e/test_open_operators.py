@@ -158,3 +158,18 @@ def test_taps_that_are_unrolled_end_where_the_signal_does() -> None:
         for n in (512, 640, 1000, 1999, 4000):
             feeds = feeds_at(model, {"n": n}, np.random.default_rng(n))
             check_outputs(session.run(feeds), run_onnxruntime(model, feeds))
+
+
+def test_a_bound_number_without_axes_is_that_of_the_last_run() -> None:
+    m = OpenModel(0)
+    model = m.finish(m.op("ReduceMean", m.input(3, sym_int(N)), keepdims=0))
+    with tw.load(model, dims={"n": (N.least, N.most)}, threads=1) as session:
+        for n in (40, 7):
+            feeds = feeds_at(model, {"n": n}, np.random.default_rng(n))
+            bound = session.bind(feeds)
+            (x,), ((name, result),) = feeds.values(), bound.outputs.items()
+            for factor in (1.0, -2.0):
+                x *= np.float32(factor)
+                assert bound.run()[name] is result and isinstance(result, np.ndarray)
+                np.testing.assert_allclose(result, x.mean(), rtol=1e-5)
+            assert isinstance(session.run(feeds)[name], np.ndarray)

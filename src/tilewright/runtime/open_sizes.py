@@ -40,6 +40,11 @@ class Sized:
     outputs: tuple[tuple[slice, ...], ...]
 
 
+def in_use(array: OpaqueArray, at: tuple[slice, ...]) -> OpaqueArray:
+    """What is in use of an array, as a view of it: numpy would make a number of one without axes."""
+    return array[at] if at else array
+
+
 class OpenSizes:
     """The open dimensions of a program with these `calls`."""
 

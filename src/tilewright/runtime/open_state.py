@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from tilewright.runtime.feeds import Feeds, as_array
 from tilewright.runtime.memory import MemoryRegion
-from tilewright.runtime.open_sizes import OpenSizes, OutOfRange, Sized, place_of
+from tilewright.runtime.open_sizes import OpenSizes, OutOfRange, Sized, in_use, place_of
 from tilewright.runtime.program import dtype_of, nbytes_of
 from tilewright.runtime.session import ContextPool
 from tilewright.support.arrays import OpaqueArray
@@ -250,7 +250,7 @@ class State:
             pool.give(context)
         self._last = sized
         outputs = self._sizes.outputs
-        return {outputs[o].name: self._results[o][sized.outputs[o]] for o in self._other}
+        return {outputs[o].name: in_use(self._results[o], sized.outputs[o]) for o in self._other}
 
     def advance(self, count: int | None = None) -> None:
         """What the last run wrote is the state now. `count`: how many of the elements that it appended are kept."""

@@ -13,7 +13,7 @@ from tilewright.runtime.feeds import Buffers
 from tilewright.runtime.loader import Code
 from tilewright.runtime.machine import default_threads
 from tilewright.runtime.memory import Constants, empty_aligned
-from tilewright.runtime.open_sizes import OpenSizes, Sized, number_arrays
+from tilewright.runtime.open_sizes import OpenSizes, Sized, in_use, number_arrays
 from tilewright.runtime.program import ExecutionPlan, RunContext, dtype_of, nbytes_of
 from tilewright.runtime.recycled import RecycledMemory
 from tilewright.runtime.session import ContextPool
@@ -57,7 +57,7 @@ class RangeProgram:
         finally:
             context.detach()
             self.pool.give(context)
-        return {s.name: r[at] for s, r, at in zip(outputs, results, sized.outputs, strict=True)}
+        return {s.name: in_use(r, at) for s, r, at in zip(outputs, results, sized.outputs, strict=True)}
 
     def bind(self, arrays: Sequence[OpaqueArray], sized: Sized, outputs: Buffers) -> "OpenBound":
         """Fix the arrays that runs read from and write to, and with them the sizes."""
@@ -66,8 +66,9 @@ class RangeProgram:
         results = [empty_aligned(s.shape, dtype_of(s)) for s in self.sizes.outputs]
         inputs = self._stage(arrays, self._new_stages(), sized, results)
         context.attach([*inputs, *number_arrays(sized)], results)
-        views = {s.name: r[at] for s, r, at in zip(self.sizes.outputs, results, sized.outputs, strict=True)}
-        copies = [(c[at], a) for c, a, at in zip(inputs, arrays, sized.inputs, strict=True) if c is not a]
+        made = zip(self.sizes.outputs, results, sized.outputs, strict=True)
+        views = {s.name: in_use(r, at) for s, r, at in made}
+        copies = [(in_use(c, at), a) for c, a, at in zip(inputs, arrays, sized.inputs, strict=True) if c is not a]
         names = [s.name for s in self.sizes.inputs]
         return OpenBound(context, dict(zip(names, arrays, strict=True)), views, copies, outputs)
 
