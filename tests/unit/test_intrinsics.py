@@ -71,8 +71,11 @@ def test_x86_native_code(intrinsic: Intrinsic, scope: Scope) -> None:
 
 @pytest.mark.skipif(not cpu_features() >= AVX512_VNNI.features, reason="this machine has no AVX-512 VNNI")
 @pytest.mark.parametrize("scope", [Scope.REGISTER, Scope.GLOBAL], ids=lambda s: s.value)
-def test_dot_products_of_bytes_do_not_saturate(scope: Scope) -> None:
-    intrinsic = find_intrinsic("vnni.u8i8.dot4_16")
+@pytest.mark.parametrize(
+    "name", ["vnni.u8i8.dot4_16", "vnni.u8i8.dot4_8", "vnni.i16.dot2_16", "avx512.i16.dot2_16"]
+)
+def test_wide_dot_products_do_not_saturate(name: str, scope: Scope) -> None:
+    intrinsic = find_intrinsic(name)
     assert intrinsic is not None
     func = tensorized(intrinsic, scope)
     for kind in ("random", "extreme"):
@@ -97,6 +100,7 @@ def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path)
         ("x86.f32.tile_2x16", "vfmadd231ps"),
         ("x86.i16.dot2_8", "vpmaddwd"),
         ("vnni.u8i8.dot4_16", "vpdpbusd"),
+        ("vnni.i16.dot2_16", "vpdpwssd"),
         ("arm.f32.tile_4x8", "fmla"),
         ("arm.i8i8.sdot", "sdot"),
         ("arm.u8u8.udot", "udot"),

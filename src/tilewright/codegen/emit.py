@@ -5,14 +5,16 @@ the lowered statement, whatever passes have made of it, and held against its bod
 elements that the body touches. A step that rearranged a buffer after Tensorize is found here, and not in the results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from random import Random
 from typing import TypeAlias
 
 from tilewright.codegen.expressions import ExprEmitter
 from tilewright.codegen.registers import RegisterFile
 from tilewright.codegen.values import Val, llvm_type, memory_type
-from tilewright.ir.expr import Buffer, Expr, Indices, Load, Scope, Var, loads
+from tilewright.ir.expr import Buffer, Const, Expr, Indices, Load, Scope, Var, as_index, free_vars, loads
+from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Linear
 from tilewright.support.errors import InternalError
 from tilewright.target.intrinsic import EmitContext, Intrinsic
@@ -20,6 +22,11 @@ from tilewright.target.intrinsics import find_intrinsic
 from tilewright.tir.stmt import Emit, For, Store, walk_stmts
 
 _Terms: TypeAlias = tuple[tuple[Expr, int], ...]
+
+_SAMPLES = (
+    16  # iterations of the loops around, in which places that are written in two ways are compared; judged
+)
+_LARGEST = 1 << 20  # number of an iteration among them, where it has no bound
 
 
 def intrinsic_of(s: Emit) -> Intrinsic:
@@ -78,12 +85,46 @@ def _check_places(s: Emit, places: Sequence[_Place], e: ExprEmitter) -> None:
         inside = [range(0, k * extents[a], k) for a, k in form.terms if isinstance(a, Var) and a in extents]
         outside = tuple((a, k) for a, k in form.terms if a not in extents)
         touched.setdefault((buffer, outside), set()).update(form.const + sum(x) for x in product(*inside))
-    for key in (*wanted, *touched):
-        if wanted.get(key) != touched.get(key):
-            raise InternalError(
-                f"{s.intrinsic} is to use other elements of {key[0].name} than its body does: a step rearranged the "
-                "buffer or the body after Tensorize"
-            )
+    if wanted == touched:
+        return
+    # One place may be written in two ways, such as (f · 8) // 47 and f // 47 · 8 + (f % 47 · 8) // 47.
+    for buffer in dict.fromkeys(key[0] for key in (*wanted, *touched)):
+        for around in _samples([*wanted, *touched], e):
+            if _elements(wanted, buffer, around) != _elements(touched, buffer, around):
+                raise InternalError(
+                    f"{s.intrinsic} is to use other elements of {buffer.name} than its body does: a step rearranged "
+                    "the buffer or the body after Tensorize"
+                )
+
+
+def _samples(keys: Sequence[tuple[Buffer, _Terms]], e: ExprEmitter) -> Iterator[Mapping[Var, Expr]]:
+    """Some iterations of the loops around."""
+    around = sorted({v for _, terms in keys for a, _ in terms for v in free_vars(a)}, key=lambda v: v.name)
+    ends = [e.simplify.bounds(v) for v in around]
+    random = Random(0)
+    for _ in range(_SAMPLES):
+        yield {
+            v: as_index(random.randint(int(max(end.lo, 0)), int(min(end.hi, _LARGEST))))
+            for v, end in zip(around, ends, strict=True)
+        }
+
+
+def _elements(
+    places: Mapping[tuple[Buffer, _Terms], set[int]], buffer: Buffer, around: Mapping[Var, Expr]
+) -> set[int]:
+    """The elements of a buffer in one iteration."""
+    found: set[int] = set()
+    for (b, terms), offsets in places.items():
+        if b is buffer:
+            base = sum(k * _value(substitute(a, around)) for a, k in terms)
+            found.update(base + i for i in offsets)
+    return found
+
+
+def _value(e: Expr) -> int:
+    if not isinstance(e, Const):
+        raise InternalError(f"the place of an operand depends on {e}, which is no number")
+    return int(e.value)
 
 
 class _Context(EmitContext):

@@ -28,7 +28,8 @@ from tilewright.graph import passes as graph_passes
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.boundaries import search_boundaries
-from tilewright.graph.passes.contract_integers import contract_integers
+from tilewright.graph.passes.contract_blocks import contract_blocks
+from tilewright.graph.passes.contract_integers import BYTE_PAIRS, contract_integers
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.graph.passes.group import FusionGroup, Grouped, Grouping
@@ -50,7 +51,7 @@ from tilewright.search.ranges import RangeTask, SchedulePoint, find_range_schedu
 from tilewright.support.artifact import SizeBox
 from tilewright.support.errors import UserError
 from tilewright.support.sizes import dims_in
-from tilewright.target.intrinsics import byte_products
+from tilewright.target.intrinsics import byte_products, multiplies_nibbles, sums_shorts
 from tilewright.target.target import Target
 from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
@@ -157,8 +158,11 @@ def run_passes(
 
 
 def contract_bytes(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
-    """Quantised layers as sums of bytes, where the target has instructions for these."""
-    graph = contract_integers(state.graph, byte_products(context.target))
+    """Quantised layers as sums of integers, where the target has instructions for these."""
+    products, target = byte_products(context.target), context.target
+    are_widened = not products and sums_shorts(target)
+    graph = contract_integers(state.graph, BYTE_PAIRS if are_widened else products, are_widened=are_widened)
+    graph = contract_blocks(graph, has_products=multiplies_nibbles(target))
     return replace(state, graph=graph), ()
 
 

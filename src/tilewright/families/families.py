@@ -5,6 +5,7 @@ Families whose space takes long to span come after those that may leave them not
 
 from tilewright.families.bands.apart import apart_space
 from tilewright.families.bands.space import bands_space
+from tilewright.families.block_products.space import block_products_space
 from tilewright.families.chain.space import chain_space
 from tilewright.families.family import Family
 from tilewright.families.gemm.space import gemm_space
@@ -25,6 +26,7 @@ FAMILIES: tuple[Family, ...] = (
     bands_space,
     apart_space,
     chain_space,
+    block_products_space,
     split_k_space,
     gemm_space,
     window_space,

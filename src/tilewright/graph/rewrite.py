@@ -64,6 +64,16 @@ class Sweep:
         (value,) = self.offer(Node(op, tuple(inputs), (Value(name, type),), part_of.name))
         return value
 
+    def add_pieces(self, op: Op, inputs: Sequence[Value], part_of: Node) -> tuple[Value, ...]:
+        """The same of one with several outputs."""
+        outputs: list[Value] = []
+        for type in op.infer([v.type for v in inputs]):
+            name = self._unique(f"{part_of.outputs[0].name}~1", owned=False)
+            while any(v.name == name for v in outputs):
+                name = self._unique(f"{name}~1", owned=False)
+            outputs.append(Value(name, type))
+        return self.offer(Node(op, tuple(inputs), tuple(outputs), part_of.name))
+
     def offer(self, node: Node) -> tuple[Value, ...]:
         """Let the rule decide on `node`; the values that stand for its outputs."""
         result = self._rule(self, node)

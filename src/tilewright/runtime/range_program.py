@@ -68,7 +68,9 @@ class RangeProgram:
         context.attach([*inputs, *number_arrays(sized)], results)
         made = zip(self.sizes.outputs, results, sized.outputs, strict=True)
         views = {s.name: in_use(r, at) for s, r, at in made}
-        copies = [(in_use(c, at), a) for c, a, at in zip(inputs, arrays, sized.inputs, strict=True) if c is not a]
+        copies = [
+            (in_use(c, at), a) for c, a, at in zip(inputs, arrays, sized.inputs, strict=True) if c is not a
+        ]
         names = [s.name for s in self.sizes.inputs]
         return OpenBound(context, dict(zip(names, arrays, strict=True)), views, copies, outputs)
 

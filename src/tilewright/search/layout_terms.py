@@ -22,10 +22,11 @@ from tilewright.families.choosing import choosing
 from tilewright.families.gemm.cost import Choices, Form, contraction_seconds
 from tilewright.families.gemm.recipe import (
     Contraction,
+    find_contraction,
     load_strides,
     reduction_order,
     strides_along,
-    try_contraction,
+    try_half_contraction,
 )
 from tilewright.families.gemm.space import form_of, tile_sizes
 from tilewright.families.stream.window_space import try_windows, windows_space
@@ -236,7 +237,9 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
                     layouts[out] = around.layout(out)
                 if not layouts and try_windows(func) is None:  # as `lay_out` does it then
                     layouts = {b: phases(len(b.shape), n) for b, n in strided_images(func, plain)}
-                if _is_widened(plain):  # for the instructions that multiply narrow numbers, along channels
+                if (
+                    _is_widened(plain) and try_half_contraction(plain) is None
+                ):  # for the instructions that multiply narrow numbers, along channels
                     steps = prod(it.extent for it in plain.iters)
                     is_last = x == max(around.choices(image)) and y == max(around.choices(out))
                     total = unknown_seconds(
@@ -245,7 +248,7 @@ def _reduction_terms(func: Func, block: Block, store: Store, around: _Around) ->
                 else:
                     laid_out = _laid_out(plain, layouts)
                     total = reduction_seconds(laid_out, around.constants, around.target)
-                    swapped = try_contraction(laid_out, swap=True) if out is None else None
+                    swapped = find_contraction(laid_out, around.target, swap=True) if out is None else None
                     if swapped is not None:  # no layout says what is in lanes
                         total = min(total, _gemm_seconds(swapped, around.constants, around.target))
                     if not x and not y:
@@ -301,7 +304,7 @@ def _laid_out(block: Block, layouts: Mapping[Buffer, Layout]) -> Block:
 
 def reduction_seconds(block: Block, constants: frozenset[str], target: Target) -> float:
     """By the first rule that fits the block, on one core; its result is in vector lanes as it is in memory."""
-    c = try_contraction(block)
+    c = find_contraction(block, target)
     if c is not None:
         return _gemm_seconds(c, constants, target)
     alone = _alone(block)

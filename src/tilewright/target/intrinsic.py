@@ -97,6 +97,7 @@ class Intrinsic:
     free: frozenset[str] = frozenset()  # loops of the meaning that stand for any extent
     body: tuple[BodyLoop, ...] | None = None
     emitter: Emitter | None = None
+    steps: float = 1.0  # multiply-adds of a vector that take as long as one that an emitter writes
 
     def __post_init__(self) -> None:
         assert (self.body is None) != (self.emitter is None), f"{self.name} has a body or an emitter"

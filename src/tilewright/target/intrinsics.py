@@ -6,7 +6,7 @@ A package of somebody else's registers its own.
 
 from tilewright.ir.dtype import DType
 from tilewright.support.extensions import Additions
-from tilewright.target import arm, x86
+from tilewright.target import arm, x86, x86_nibbles
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 
@@ -14,6 +14,7 @@ INTRINSICS: tuple[Intrinsic, ...] = (
     *x86.F32_TILES,
     *x86.F32_WIDE_TILES,
     *x86.DOT_PRODUCTS,
+    *x86_nibbles.NIBBLE_PRODUCTS,
     *arm.F32_TILES,
     *arm.DOT_PRODUCTS,
     *arm.MATRIX_PRODUCTS,
@@ -50,3 +51,14 @@ def byte_products(target: Target) -> frozenset[tuple[DType, DType]]:
         if total is DType.I32 and len(factors) == 2 and all(f.bytes == 1 for f in factors):
             found.add((factors[0], factors[1]))
     return frozenset(found)
+
+
+def sums_shorts(target: Target) -> bool:
+    """Has `target` an instruction that sums up products of i16 in i32?"""
+    found = ([p.dtype for p in i.meaning.params] for i in intrinsics_of(target))
+    return [DType.I32, DType.I16, DType.I16] in found
+
+
+def multiplies_nibbles(target: Target) -> bool:
+    """Has `target` an instruction for products of bytes and numbers of 4 bits?"""
+    return any(i in x86_nibbles.NIBBLE_PRODUCTS for i in intrinsics_of(target))

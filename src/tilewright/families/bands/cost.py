@@ -230,6 +230,7 @@ def _projection_form(f: BandForm, lines: int, pixels: int) -> Form:
         a_elements=lines * pixels * f.channels,
         b_elements=f.channels * f.projected,
         bytes_each=f.bytes_each,
+        lane_bytes=f.bytes_each,
         epilogue_loads=1,
     )
 

@@ -421,6 +421,7 @@ class _Tiled:
             a_elements=self.a_elements,
             b_elements=c.b.buffer.size,
             bytes_each=c.b.dtype.bytes,
+            lane_bytes=c.b.dtype.bytes,
             epilogue_loads=2 if self.keys and not self.is_first else 1,
         )
 

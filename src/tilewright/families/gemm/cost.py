@@ -86,8 +86,13 @@ class Form:
     b_constant: bool
     a_elements: int
     b_elements: int
-    bytes_each: int = 4
+    bytes_each: int = 4  # of an element of the operands
     epilogue_loads: int = 0
+    lane_bytes: int = 4  # of an element of the sum
+    group: int = 1  # products that a lane adds up at a time
+    step_times: float = 1.0  # multiply-adds of a vector that this takes
+    widening: float = 0.0  # operations that each vector of B needs before
+    needs_rows: bool = False  # are rows read from a copy, wherever they are?
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +146,9 @@ def _chunk(f: Form, c: Choices) -> tuple[IntArray, IntArray]:
 
 def vector_operations(f: Form, c: Choices, target: Target) -> IntArray:
     """How many multiply-adds of a vector there are; a part of a vector counts as one."""
-    tiles = _tiles(f, c, target.lanes(f.bytes_each))
+    tiles = _tiles(f, c, target.lanes(f.lane_bytes))
     per_chunk = sum(height * vectors * n for height, vectors, n in tiles.kinds)
-    return f.batch * f.other_rows * f.k * tiles.chunks * per_chunk
+    return f.batch * f.other_rows * (f.k // f.group) * tiles.chunks * per_chunk
 
 
 def contraction_seconds(
@@ -155,7 +160,7 @@ def contraction_seconds(
     if is_cut:
         most = np.where(c.columns_outside, f.rows, f.cols)
         c = replace(c, rows=np.minimum(c.rows, f.rows), chunk=np.minimum(c.chunk, most))
-    m, lanes = target.machine, target.lanes(f.bytes_each)
+    m, lanes = target.machine, target.lanes(f.lane_bytes)
     tiles = _tiles(f, c, lanes)
     cycles = _cycles(f, c, target, tiles)
     if not is_cut:
@@ -168,7 +173,7 @@ def contraction_terms(
     f: Form, c: Choices, target: Target, *, is_whole: bool = False
 ) -> dict[TermName, Amount]:
     """What these seconds are made of, whether or not there is such a schedule."""
-    m, tiles, told = target.machine, _tiles(f, c, target.lanes(f.bytes_each)), Ledger()
+    m, tiles, told = target.machine, _tiles(f, c, target.lanes(f.lane_bytes)), Ledger()
     _cycles(f, c, target, tiles, told)
     machine = m if is_whole else m.for_threads(1)
     return ranked_terms(scaled(told.terms, 1.0 / m.hertz), _parts(f, c, tiles, machine), machine)
@@ -176,11 +181,13 @@ def contraction_terms(
 
 def _cycles(f: Form, c: Choices, target: Target, t: _Tiles, told: Ledger | None = None) -> FloatArray:
     """Of one core."""
-    m, lanes = target.machine, target.lanes(f.bytes_each)
+    m, lanes = target.machine, target.lanes(f.lane_bytes)
     times = np.float64(f.batch * f.other_rows) * t.chunks
     cycles = np.zeros(len(c.rows))
     for height, vectors, n in t.kinds:
-        steps, edges = f.k * _step(height, vectors, c, f, target), _edges(height, vectors, lanes, f)
+        step = f.step_times * _step(height, vectors, c, f, target) + f.widening * vectors / m.fma_per_cycle
+        steps = f.k / f.group * step
+        edges = _edges(height, vectors, lanes, f)
         scattered = n * height * vectors * c.columns_outside * _SCATTERED_ROWS
         cycles += n * (steps + edges)
         cycles += scattered
@@ -216,7 +223,7 @@ def one_row_reads(f: Form, c: Choices, m: Machine) -> FloatArray:
 
 def _step(height: IntArray, vectors: IntArray, c: Choices, f: Form, target: Target) -> FloatArray:
     """Cycles of one reduction step of a tile."""
-    written_out = np.clip(c.unroll // np.maximum(height * vectors, 1), 1, f.k_inner)
+    written_out = np.clip(c.unroll // np.maximum(height * vectors, 1), 1, f.k_inner // f.group)
     lines = vectors * (target.vector_bytes / LINE_BYTES)
     return tile_step(target.machine, height, vectors, written_out) + _is_fetched(f, c) * _ASK * lines
 
@@ -330,7 +337,8 @@ def _is_possible(f: Form, c: Choices, registers: int, lanes: int) -> NDArray[np.
         & (cols_in * (f.cols // cols_in) == f.cols)
     )
     chunked = (c.chunk == 0) | (c.chunk < np.where(c.columns_outside, f.rows, f.cols))
-    readable = c.pack_b | (f.b_col_step == 1)
+    readable = c.pack_b | (f.b_col_step == 1 and f.group == 1)
+    readable &= c.pack_a | (not f.needs_rows)
     # A panel that follows another, which is used more than once.
     panels = c.pack_b & (c.columns_outside | ((c.chunk > 0) & (c.chunk % (c.vectors * lanes) == 0)))
     followed = ~np.asarray(c.next_panel) | (panels & (f.rows > 1))

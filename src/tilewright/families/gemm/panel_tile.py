@@ -94,6 +94,7 @@ def _panel_form(c: Contraction, rows: int, cols: int | None) -> Form:
         a_elements=rows * k,
         b_elements=k * cols,
         bytes_each=c.b.dtype.bytes,
+        lane_bytes=c.b.dtype.bytes,
         epilogue_loads=1,
     )
 

@@ -9,18 +9,19 @@ recipe takes steps; it chooses nothing.
 """
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.cost.caches import LINE_BYTES, SET_BYTES
 from tilewright.cost.parallel import ENOUGH_PARTS
+from tilewright.families.gemm.dot_products import DotProduct, dot_product
 from tilewright.families.gemm.register_tile import ReductionNest, loops_of, take_epilogue, tile_nest
 from tilewright.families.gemm.tiles import RegisterTile
 from tilewright.families.parallel import parallel_prefix, part_size
 from tilewright.families.stream.elements import schedule_elements
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Const, Expr, Fma, Load, Var, free_vars
+from tilewright.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Fma, Load, Var, free_vars
 from tilewright.ir.layout import FuseDims, Layout, PadDim, ReorderDims, SplitDim
 from tilewright.ir.simplify import Interval, Simplifier
 from tilewright.schedule.draft import Draft
@@ -32,11 +33,14 @@ from tilewright.schedule.steps.loop_partition import LoopPartition
 from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.stage import Stage, position_of
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.target.intrinsics import intrinsics_of
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, Store
+
+HALVES = frozenset({DType.F16, DType.BF16})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,8 @@ class GemmPlan:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A block C[…] = fma(a, b, C[…]) and the roles of its iterators, each in the order of the output's
-    dimensions.
+    """A block C[…] = fma(a, b, C[…]), where halves are widened, or C[…] + i32(a) * i32(b), and the roles of its
+    iterators, each in the order of the output's dimensions.
     """
 
     block: Block
@@ -71,6 +75,7 @@ class Contraction:
     rows: tuple[Iter, ...]
     cols: tuple[Iter, ...]
     reduce: tuple[Iter, ...]
+    dot: DotProduct | None = None  # of short integers: what adds up their products
 
 
 def _slides(load: Load, cols: tuple[Iter, ...], reduce: tuple[Iter, ...]) -> bool:
@@ -80,12 +85,66 @@ def _slides(load: Load, cols: tuple[Iter, ...], reduce: tuple[Iter, ...]) -> boo
 
 
 def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
-    """The block as a contraction, if it is one with columns of its own (a depthwise convolution has none)."""
+    """The block as a contraction of floats, if it is one with columns of its own (a depthwise convolution has none)."""
     store = block.try_store
-    if store is None or not isinstance(store.value, Fma) or block.init is None:
+    if store is None or not isinstance(store.value, Fma):
         return None
-    a, b = store.value.a, store.value.b
-    if not isinstance(a, Load) or not isinstance(b, Load) or a.buffer is b.buffer:
+    return _with_roles(block, store, (store.value.a, store.value.b), swap)
+
+
+def try_integer_contraction(block: Block, target: Target, swap: bool = False) -> Contraction | None:
+    """The block as one of short integers, if the target has an instruction for dot products of them, and these are as
+    long as its groups.
+    """
+    c = _integer_contraction(block, target, swap)
+    return None if c is None or c.dot is None or reduction_order(c)[-1].extent % c.dot.group else c
+
+
+def _integer_contraction(block: Block, target: Target, swap: bool) -> Contraction | None:
+    store = block.try_store
+    factors = None if store is None else _integer_factors(store)
+    c = None if store is None or factors is None else _with_roles(block, store, factors, swap)
+    dot = None if c is None else dot_product(target, c.a.dtype, c.b.dtype)
+    return None if c is None or dot is None else replace(c, dot=dot)
+
+
+def try_half_contraction(block: Block, swap: bool = False) -> Contraction | None:
+    """The block as one of halves, which are summed up in f32: at least one operand is kept in 16 bits."""
+    store = block.try_store
+    if store is None or not isinstance(store.value, Fma) or store.value.dtype is not DType.F32:
+        return None
+    factors = tuple(
+        e.a if isinstance(e, Cast) and e.a.dtype in HALVES else e for e in store.value.children()[:2]
+    )
+    c = _with_roles(block, store, (factors[0], factors[1]), swap)
+    return c if c is not None and not {c.a.dtype, c.b.dtype}.isdisjoint(HALVES) else None
+
+
+def find_contraction(block: Block, target: Target, swap: bool = False) -> Contraction | None:
+    """The block as a contraction of any types that register tiles are made for."""
+    return (
+        try_contraction(block, swap)
+        or try_half_contraction(block, swap)
+        or try_integer_contraction(block, target, swap)
+    )
+
+
+def _integer_factors(store: Store) -> tuple[Expr, Expr] | None:
+    """a and b of C[…] + i32(a) * i32(b)."""
+    total = store.value
+    if total.dtype is not DType.I32 or not isinstance(total, Binary) or total.op is not BinaryOp.ADD:
+        return None
+    here = Load(store.buffer, store.indices)
+    product = total.b if total.a is here else total.a if total.b is here else None
+    if not isinstance(product, Binary) or product.op is not BinaryOp.MUL:
+        return None
+    a, b = product.a, product.b
+    return (a.a, b.a) if isinstance(a, Cast) and isinstance(b, Cast) else None
+
+
+def _with_roles(block: Block, store: Store, factors: tuple[Expr, Expr], swap: bool) -> Contraction | None:
+    a, b = factors
+    if block.init is None or not isinstance(a, Load) or not isinstance(b, Load) or a.buffer is b.buffer:
         return None
     by_var = {it.var: it for it in block.iters}
     spatial = [by_var[i] for i in store.indices if isinstance(i, Var) and i in by_var]
@@ -112,7 +171,7 @@ def try_contraction(block: Block, swap: bool = False) -> Contraction | None:
 
 def schedule_contraction(s: Draft, name: str, plan: GemmPlan, target: Target) -> None:
     """Tile the contraction block `name`, with what consumes its result, as `plan` says."""
-    c = _contraction(s.func, name, plan.swap)
+    c = _contraction(s.func, name, target, plan.swap)
     # What fused rows would not tell any more: whether they overlap, and what lies between them.
     order = [it.var.name for it in reduction_order(c)]
     between = {it.var.name for it in _between_rows(c)}
@@ -123,13 +182,15 @@ def schedule_contraction(s: Draft, name: str, plan: GemmPlan, target: Target) ->
     if plan.fuse_cols > 1:
         column = fuse_group(s, name, epilogue, c.cols[len(c.cols) - plan.fuse_cols :])
     _columns_last(s, name, column)
-    c = _contraction(s.func, name)
+    c = _contraction(s.func, name, target)
     reduce = tuple(sorted(c.reduce, key=lambda it: order.index(it.var.name)))
+    dot = c.dot
     if plan.pack_b:
         _pack_columns(s, c, reduce, min(plan.columns, c.cols[-1].extent))
     if plan.pack_a:
         _pack_rows(s, c, reduce, target)
-    c = _contraction(s.func, name)
+    c = _contraction(s.func, name, target)
+    assert c.dot is None or c.dot is dot  # copies of a wider type are what it adds up
     _tile(s, c, epilogue, reduce, between, plan, target)
 
 
@@ -140,8 +201,13 @@ def _between_rows(c: Contraction) -> tuple[Iter, ...]:
     return tuple(it for it in c.batch if 0 < steps.get(it.var, 0) < row)
 
 
-def _contraction(func: Func, name: str, swap: bool = False) -> Contraction:
-    found = try_contraction(find_block(func, name), swap)
+def _contraction(func: Func, name: str, target: Target, swap: bool = False) -> Contraction:
+    block = find_block(func, name)
+    found = (
+        try_contraction(block, swap)
+        or try_half_contraction(block, swap)
+        or _integer_contraction(block, target, swap)
+    )
     assert found is not None, name
     return found
 
@@ -215,15 +281,16 @@ def _pack_columns(s: Draft, c: Contraction, reduce: tuple[Iter, ...], width: int
     col, used = c.cols[-1], _used(c.b)
     outer = [it for it in (*c.batch, *c.cols[:-1]) if it.var in used]
     order = (*outer, *reduce, col)
-    copy = s.apply(Reindex(c.block.name, c.b.buffer.name, tuple(it.var.name for it in order)))
+    copy = _copied(s, c, c.b, order)
     at = len(order) - 1
-    dims = [
-        *range(len(outer)),
-        at,
-        *range(len(outer), at),
-        at + 1,
-    ]  # the panels move in front of the reduction
-    s.apply(TransformLayout(copy.copy, Layout((SplitDim(at, width), ReorderDims(tuple(dims))))))
+    # The panels move in front of the reduction; of dot products, the groups go behind the columns.
+    if c.dot is None:
+        dims = (*range(len(outer)), at, *range(len(outer), at), at + 1)
+        layout = Layout((SplitDim(at, width), ReorderDims(dims)))
+    else:
+        dims = (*range(len(outer)), at + 1, *range(len(outer), at), at + 2, at)
+        layout = Layout((SplitDim(at, width), SplitDim(at - 1, c.dot.group), ReorderDims(dims)))
+    s.apply(TransformLayout(copy.copy, layout))
     *above, last = copy.loops
     if not col.extent % width:
         _write_panels(s, tuple(above), last, len(outer), width)
@@ -234,6 +301,26 @@ def _pack_columns(s: Draft, c: Contraction, reduce: tuple[Iter, ...], width: int
     _write_panels(s, tuple(f"{n}_p0" for n in above), full, len(outer), width)
     s.apply(Reorder((*(f"{n}_p1" for n in above), rest)))
     s.apply(Vectorize(rest))
+
+
+def _copied(s: Draft, c: Contraction, operand: Load, order: Sequence[Iter]) -> Reindex | Stage:
+    """Copy an operand into dimensions in this order, in the type that register tiles read it in."""
+    names, wanted = tuple(it.var.name for it in order), tile_type(c, operand)
+    if wanted is operand.dtype:
+        return s.apply(Reindex(c.block.name, operand.buffer.name, names))
+    value = find_block(s.func, c.block.name).store.value
+    widened = Cast(c.store.buffer.dtype, operand)
+    return s.apply(Stage(c.block.name, position_of(value, widened), names, wanted))
+
+
+def tile_type(c: Contraction, operand: Load) -> DType:
+    """The type that a register tile reads an operand in. Halves of a vector are widened in registers; single ones, each
+    of which would be widened for itself, in a copy.
+    """
+    is_vector = operand is c.b
+    if c.dot is not None:
+        return c.dot.b if is_vector else c.dot.a
+    return operand.dtype if is_vector else c.store.buffer.dtype
 
 
 def _write_panels(s: Draft, above: tuple[str, ...], last: str, outer: int, width: int) -> None:
@@ -249,8 +336,8 @@ def _pack_rows(s: Draft, c: Contraction, reduce: tuple[Iter, ...], target: Targe
     """Copy A into rows [batch, rows…, k…] that follow each other, a line apart where they would share cache sets."""
     used = _used(c.a)
     order = [it for it in (*c.batch, *c.rows) if it.var in used] + list(reduce)
-    copy = s.apply(Reindex(c.block.name, c.a.buffer.name, tuple(it.var.name for it in order)))
-    bytes_each = c.a.dtype.bytes
+    copy = _copied(s, c, c.a, order)
+    bytes_each = tile_type(c, c.a).bytes
     if math.prod(it.extent for it in reduce) * bytes_each % SET_BYTES == 0 and len(reduce) == 1:
         s.apply(TransformLayout(copy.copy, Layout((PadDim(len(order) - 1, 0, LINE_BYTES // bytes_each),))))
     schedule_elements(s, copy.copy, target)
@@ -290,14 +377,20 @@ def _tile(
         # Parts of many tiles: a tile with a short reduction is over before a part of its own has begun.
         part, row = s.apply(Split(row, (None, part_size(s.loop(row).extent)))).names
         outside = (part, row, *outside[1:])
-    nest = ReductionNest(c.block.name, epilogue, outside, row, col, tuple(loops[it.var] for it in reduce))
-    lanes = target.lanes(c.b.dtype.bytes)
+    steps = tuple(loops[it.var] for it in reduce)
+    if c.dot is not None:
+        steps = (*steps[:-1], *s.apply(Split(steps[-1], (None, c.dot.group))).names)
+    nest = ReductionNest(c.block.name, epilogue, outside, row, col, steps)
+    lanes = target.lanes(c.store.buffer.dtype.bytes)
     tile, intrinsics = RegisterTile(plan.rows, plan.columns), register_tiles(target, c.b.dtype)
+    dots = None if c.dot is None else c.dot.names
     next_panel = 0
     if plan.next_panel and plan.pack_b:  # all that stays while rows pass by
         together = min(plan.columns, s.loop(col).extent) if plan.columns_outside else s.loop(col).extent
         next_panel = math.prod(it.extent for it in reduce) * together
-    tile_nest(s, nest, tile, lanes, plan.unroll, intrinsics, prefetch=plan.prefetch, next_panel=next_panel)
+    tile_nest(
+        s, nest, tile, lanes, plan.unroll, intrinsics, dots, prefetch=plan.prefetch, next_panel=next_panel
+    )
 
 
 @lru_cache(maxsize=16)

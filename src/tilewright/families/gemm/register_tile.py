@@ -51,7 +51,9 @@ class ReductionNest:
     outside: tuple[str, ...]  # the spatial loops in the order wanted; `row` and `col` are among them
     row: str
     col: str
-    reduce: tuple[str, ...]  # in the order wanted; the innermost is unrolled
+    reduce: tuple[
+        str, ...
+    ]  # in the order wanted; the innermost is unrolled, that of dot products a group of them
 
 
 def loops_of(block: Block) -> dict[Var, str]:
@@ -84,6 +86,7 @@ def tile_nest(
     lanes: int,
     unroll: int,
     intrinsics: Mapping[tuple[int, int], str] = NO_INTRINSICS,
+    dots: Mapping[int, str] | None = None,
     *,
     is_shared: bool = True,
     is_joined: bool = False,
@@ -92,7 +95,8 @@ def tile_nest(
 ) -> None:
     """Cut the nest into register tiles of `tile` and smaller ones at the edges, and divide it among
     workers (if `is_shared`). The epilogue is in its place already if it `is_joined`. At most `unroll` multiply-adds are
-    written out in a step of the reduction. `intrinsics` has the register tiles of the target by rows and columns.
+    written out in a step of the reduction. `intrinsics` has the register tiles of the target by rows and columns;
+    `dots` has dot products by lanes: then the innermost loop of the reduction is a group of them.
     Vectors are prefetched `prefetch` steps of the reduction before they are read, if it is not 0; and, if `next_panel`
     is not 0, the panel of `next_panel` elements behind the one that is read.
     """
@@ -119,7 +123,15 @@ def tile_nest(
             if first == nest.row:
                 s.apply(Reorder((row, col)))
             reduce = _register_tile(
-                s, inner, (row, col), (height, width), inner.order[then + 2 :], lanes, unroll, intrinsics
+                s,
+                inner,
+                (row, col),
+                (height, width),
+                inner.order[then + 2 :],
+                lanes,
+                unroll,
+                intrinsics,
+                dots,
             )
             if prefetch:
                 _prefetch(s, reduce, prefetch)
@@ -195,6 +207,7 @@ def _register_tile(
     lanes: int,
     unroll: int,
     intrinsics: Mapping[tuple[int, int], str],
+    dots: Mapping[int, str] | None,
 ) -> tuple[str, ...]:
     """Part the epilogue from the reduction, turn the reduction inside out, and write the tile out in
     registers; the loops of the reduction as they are now.
@@ -202,7 +215,18 @@ def _register_tile(
     (row, col), (height, width) = tile, sizes
     store_col = s.apply(Distribute(col)).part(1)
     store_row = s.apply(Distribute(row)).part(1)
-    reduce = _unroll_reduction(s, reduce, height * -(-width // lanes), unroll)
+    vectors = height * -(-width // lanes)
+    dot = None if dots is None else dots.get(min(width, lanes))
+    if dot is not None:
+        *steps, group = reduce
+        reduce = _unroll_reduction(s, tuple(steps), vectors, unroll)
+        s.apply(Reorder((*reduce, row, col, group)))
+        s.apply(DecomposeReduction(p.block, reduce[0]))
+        _write_out(s, f"{row}_init" if height > 1 else None, f"{col}_init", width, lanes)
+        _add_up(s, row, col, group, width, lanes, dot)
+        _store_tile(s, p.epilogue, (store_row, store_col), sizes, lanes)
+        return reduce
+    reduce = _unroll_reduction(s, reduce, vectors, unroll)
     s.apply(Reorder((*reduce, row, col)))
     if sizes in intrinsics:
         s.apply(DecomposeReduction(p.block, reduce[0]))
@@ -214,13 +238,31 @@ def _register_tile(
     else:
         _write_out(s, row, col, width, lanes)
         s.apply(DecomposeReduction(p.block, reduce[0]))
-    if 4 <= height <= lanes and width % lanes == 0 and _is_transposed(s, p.epilogue, store_row, store_col):
-        s.apply(Reorder((store_col, store_row)))
-        s.apply(Unroll(store_col))
-        s.apply(Vectorize(store_row))
-    else:
-        _write_out(s, store_row, store_col, width, lanes)
+    _store_tile(s, p.epilogue, (store_row, store_col), sizes, lanes)
     return reduce
+
+
+def _store_tile(s: Draft, epilogue: str, loops: tuple[str, str], sizes: tuple[int, int], lanes: int) -> None:
+    (row, col), (height, width) = loops, sizes
+    if 4 <= height <= lanes and width % lanes == 0 and _is_transposed(s, epilogue, row, col):
+        s.apply(Reorder((col, row)))
+        s.apply(Unroll(col))
+        s.apply(Vectorize(row))
+    else:
+        _write_out(s, row, col, width, lanes)
+
+
+def _add_up(s: Draft, row: str, col: str, group: str, width: int, lanes: int, dot: str) -> None:
+    """A group of products for each lane, by this instruction."""
+    lane = col
+    if width > lanes:
+        vectors, lane = s.apply(Split(col, (None, lanes))).names
+        s.apply(Unroll(vectors))
+    s.apply(Unroll(row))
+    s.apply(Reorder((group, lane)))
+    if not s.attempt(Tensorize(group, dot)):
+        s.apply(Unroll(group))
+        s.apply(Vectorize(lane))
 
 
 def _prefetch(s: Draft, reduce: tuple[str, ...], steps: int) -> None:

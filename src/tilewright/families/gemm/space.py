@@ -31,15 +31,17 @@ from tilewright.families.gemm.cost import (
 from tilewright.families.gemm.recipe import (
     Contraction,
     GemmPlan,
+    find_contraction,
     load_strides,
     reduction_order,
     schedule_contraction,
     strides_along,
-    try_contraction,
+    tile_type,
 )
 from tilewright.families.gemm.register_tile import take_epilogue
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Load, Var, loads
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
@@ -54,6 +56,7 @@ _ONE_ROW_VECTORS = (8, 12, 16)  # vectors of a single row besides: its sums are 
 # Multiply-adds written out; steps that are prefetched; whether the next panel is.
 _STEPS = ((64, 0, 0), (24, 0, 0), (96, 0, 0), (64, 32, 0), (64, 0, 1), (64, 32, 1))
 _MAX_CHUNKS = 6  # chunks of each kind
+_WIDENING = {DType.F16: 1.0, DType.BF16: 2.0}  # operations that make f32 of a vector of them; counted
 _TILE_COLUMNS = 32  # columns that follow each other in the result wherever it is divided evenly
 _KNOBS = (
     "swap",
@@ -84,7 +87,7 @@ class GemmSpace(Space):
         epilogue = epilogue_of(self._start, self._block)
         self._constants = constants
         for swap in (0, 1):
-            c = try_contraction(find_block(self._start.func, self._block), bool(swap))
+            c = find_contraction(find_block(self._start.func, self._block), target, bool(swap))
             if c is not None:
                 for r in range(1, max(_fusable(c, c.rows), 1) + 1):
                     for k in range(1, _fusable(c, c.cols) + 1):
@@ -224,7 +227,7 @@ class GemmSpace(Space):
 
     def build(self, decisions: KnobValues) -> Draft:
         s = self._start.branch()
-        lanes = self._target.lanes(self.forms[0, 1, 1].bytes_each)
+        lanes = self._target.lanes(next(iter(self.forms.values())).lane_bytes)
         plan = GemmPlan(
             swap=bool(decisions["swap"]),
             fuse_rows=decisions["fuse_rows"],
@@ -256,7 +259,9 @@ def gemm_space(request: ScheduleRequest) -> Space | None:
     if start is None:
         return None
     reductions = [b for b in blocks(start.func.body) if b.is_reduction]
-    if len(reductions) != 1 or try_contraction(reductions[0]) is None:
+    if len(reductions) != 1:
+        return None
+    if all(find_contraction(reductions[0], request.target, swap) is None for swap in (False, True)):
         return None
     return GemmSpace(start, request.target, request.constants)
 
@@ -357,8 +362,14 @@ def form_of(
         b_constant=c.b.buffer.name in constants,
         a_elements=c.a.buffer.size,
         b_elements=c.b.buffer.size,
-        bytes_each=c.b.dtype.bytes,
+        bytes_each=tile_type(c, c.b).bytes,
         epilogue_loads=len(loads(epilogue.store.value)) - 1,
+        lane_bytes=c.store.buffer.dtype.bytes,
+        group=1 if c.dot is None else c.dot.group,
+        step_times=1.0 if c.dot is None else c.dot.steps,
+        widening=_WIDENING.get(tile_type(c, c.b), 0.0) if c.dot is None else 0.0,
+        needs_rows=tile_type(c, c.a) is not c.a.dtype
+        or (c.dot is not None and a_steps.get(order[-1].var) != 1),
     )
 
 

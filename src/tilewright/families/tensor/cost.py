@@ -52,7 +52,7 @@ BEST_TILE = 6, 2  # rows and vectors; counted: 12 sums, 2 vectors of B and an el
 _REPEATED = (4, 2)  # rows and vectors of single instructions; counted likewise
 # Of a step: rows of vectors that are farther apart than that; elements in lines of their own. Swept, likewise.
 _FAR_ROWS, _LOOSE_LINES = 0.4, 0.05
-# Of a step, where an intrinsic is multiply-adds of vectors: its tiles are entered in the order of the loops outside,
+# Of a step: tiles are entered in the order of the loops outside,
 # with no chunks and no prefetch. Measured against the gemm family they took 1.03 to 1.1 times as long as counted on
 # convolutions of many channels, and 1.1 to 1.9 times where tiles are few or results scattered.
 _UNPLANNED = 1.3
@@ -101,7 +101,7 @@ def floor_seconds(block: Block, intrinsic: Intrinsic, target: Target) -> float:
     each = target.lanes(sizes[0]) * max(1, sizes[0] // min(sizes))
     rows, vectors = BEST_TILE
     steps = math.prod(it.extent for it in block.iters) / (rows * vectors * each)
-    step = tile_step(m, rows, vectors) * (_UNPLANNED if intrinsic.emitter is None else 1.0)
+    step = tile_step(m, rows, vectors) * _UNPLANNED * intrinsic.steps
     return float(steps * step) / m.hertz
 
 
@@ -126,7 +126,7 @@ class _Form:
         rows, vectors = self._tile()
         # LLVM brings the elements of A of many rows forward until accumulators spill.
         spill = _SPILL if rows > _MAX_ROWS else 1.0
-        spill *= _UNPLANNED if self._intrinsic.emitter is None else 1.0
+        spill *= _UNPLANNED * self._intrinsic.steps
         step = (
             spill * tile_step(self._machine, rows, vectors) / (rows * vectors * self._lanes * self._factors)
         )

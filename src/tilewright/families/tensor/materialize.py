@@ -34,7 +34,7 @@ from tilewright.schedule.steps.reindex import Reindex
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
-from tilewright.schedule.steps.stage import Stage
+from tilewright.schedule.steps.stage import Stage, position_of
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import Intrinsic
@@ -245,18 +245,6 @@ class _Materializer:
         reader = single_consumer(self._b.func, next(iter(_written(block))))
         if reader is not None and reader.name != self._b.name:
             self._b.attempt(ComputeInline(name))
-
-
-def position_of(value: Expr, operand: Expr) -> tuple[int, ...]:
-    """The way from `value` to `operand` inside it: the number of the child at each node."""
-    if value is operand:
-        return ()
-    for n, child in enumerate(() if isinstance(value, Load) else value.children()):
-        if any(e is operand for e in walk(child)):
-            return (n, *position_of(child, operand))
-    raise ScheduleError(
-        "the mapping is not one of this block as it is now", hint="ask for its mappings again"
-    )
 
 
 def _is_plain(e: Expr) -> bool:

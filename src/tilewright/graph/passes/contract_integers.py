@@ -14,7 +14,9 @@ zero point then, or it is taken out of the sums only where weights meet the imag
 
 `products` has the types of bytes for which the target has an instruction; bytes of another sign are shifted to one of
 them. Without any, floats are quicker, and so they are where each channel is filtered by itself, which leaves a dot
-product nothing to sum up: such sums of few bytes are exact in floats, too.
+product nothing to sum up: such sums of few bytes are exact in floats, too. If bytes `are_widened` for the instruction,
+it is less than twice as quick as a multiply-add of floats, and convolutions over dequantized bytes stay in floats where
+these have an algorithm with fewer multiplications.
 """
 
 from collections.abc import Collection, Sequence
@@ -36,6 +38,7 @@ from tilewright.ops.core.pieces import Pad
 from tilewright.ops.core.qlinear import QLinearConv, QLinearMatMul
 from tilewright.ops.core.quantize import DequantizeLinear, QuantizeLinear
 from tilewright.ops.core.window import Window
+from tilewright.ops.core.winograd import algorithms
 from tilewright.support.arrays import Array
 from tilewright.support.sizes import dims_in
 
@@ -45,9 +48,14 @@ _EXACT = 1 << 24  # whole numbers below it are floats; given
 _MOST_SUMS = 1 << 22  # bytes of sums of weights that may differ from place to place; bound
 
 
-def contract_integers(graph: Graph, products: Products) -> Graph:
+BYTE_PAIRS = frozenset((a, b) for a in (DType.U8, DType.I8) for b in (DType.U8, DType.I8))
+
+
+def contract_integers(graph: Graph, products: Products, *, are_widened: bool = False) -> Graph:
     def contract(state: Sweep, node: Node) -> Sequence[Value] | None:
         match node.op:
+            case Conv(group=1) if are_widened and not _is_quicker_in_bytes(node, node.op):
+                return None
             case Conv(group=1):
                 return _convolve(state, node, node.op, products)
             case MatMul() | Gemm(alpha=1.0, beta=1.0, trans_a=False):
@@ -64,6 +72,13 @@ def contract_integers(graph: Graph, products: Products) -> Graph:
                 return None
 
     return sweep(graph, contract) if products else graph
+
+
+def _is_quicker_in_bytes(node: Node, op: Conv) -> bool:
+    """Not where floats need fewer multiplications, and not where channels are no pairs: images would be copied."""
+    x, w, *_ = (v.type for v in node.inputs)
+    floats = algorithms(w, op.window, op.group, node.outputs[0].type)
+    return not x.shape[1] % 2 and not any(True for _ in floats)
 
 
 # ------------------------------------------------------------------------------------------------- sums of products
@@ -155,9 +170,9 @@ def _convolution(
         if met is None:
             return None
         sums = met
-    elif is_padded and left.zero:
+    elif is_padded and isinstance(left.zero, int) and left.zero:
         pads = (0, 0, *window.before), (0, 0, *window.after)
-        image = state.add_piece(Pad(*pads, value=int(left.zero)), (image,), node)
+        image = state.add_piece(Pad(*pads, value=left.zero), (image,), node)
         none = (0,) * len(window.kernel)
         window = replace(window, before=none, after=none)
     total = state.add_piece(ConvInteger(Channels(window)), (image, value), node)

@@ -147,6 +147,7 @@ class MatMulNBits(Op):
     bits: int
     block: int
     has: tuple[bool, bool, bool]  # zero points, groups, bias
+    accuracy: int = 0  # 4: A may be brought to bytes, by blocks of its rows
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
@@ -157,7 +158,7 @@ class MatMulNBits(Op):
             node.integer("bits", 4),
             node.integer("block_size", 0),
         )
-        return cls(*shape, has), node.present
+        return cls(*shape, has, node.integer("accuracy_level", 0)), node.present
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.check_arity(inputs, 3 + sum(self.has))

@@ -16,7 +16,7 @@ of the nest (`schedule/early_read.py`).
 from dataclasses import dataclass, replace
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, cast, free_vars, loads
+from tilewright.ir.expr import Buffer, Expr, Load, Scope, Var, cast, free_vars, loads, walk
 from tilewright.ir.rewrite import substitute
 from tilewright.schedule.early_read import check_early_read
 from tilewright.schedule.excerpt import step_refusal
@@ -25,6 +25,7 @@ from tilewright.schedule.names import check_fresh
 from tilewright.schedule.own_nest import own_nest, replace_own_nest, under_own_loops
 from tilewright.schedule.step import BlockStep
 from tilewright.schedule.steps.reindex import insert_before
+from tilewright.support.errors import ScheduleError
 from tilewright.tir.analysis.value_range import fits_dtype
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, Store
@@ -94,6 +95,18 @@ class Stage(BlockStep):
                 )
             value = children[n]
         return value
+
+
+def position_of(value: Expr, operand: Expr) -> tuple[int, ...]:
+    """The way from a stored value to an operand inside it."""
+    if value is operand:
+        return ()
+    for n, child in enumerate(() if isinstance(value, Load) else value.children()):
+        if any(e is operand for e in walk(child)):
+            return (n, *position_of(child, operand))
+    raise ScheduleError(
+        f"{operand} is no operand of {value}", hint="ask for the operands of the block as it is now"
+    )
 
 
 def _put(e: Expr, position: tuple[int, ...], new: Expr) -> Expr:

@@ -1,0 +1,109 @@
+"""The rule for products with weights that have scales by blocks: the tile of rows and columns."""
+
+from math import prod
+
+import numpy as np
+
+from tilewright.cost.caches import l2_room
+from tilewright.cost.parallel import ranked_seconds, ranked_terms
+from tilewright.cost.terms import Amounts, Terms, added, spread_terms
+from tilewright.families.block_products.match import BlockProducts, match_block_products
+from tilewright.families.block_products.recipe import BlockTile, schedule_block_products
+from tilewright.families.elementwise.cost import around_seconds
+from tilewright.families.family import ScheduleRequest
+from tilewright.families.prepare import schedule_rest
+from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
+from tilewright.schedule.draft import Draft
+from tilewright.support.arrays import FloatArray
+from tilewright.target.target import Target
+from tilewright.tir.stmt import IterKind, blocks
+
+_MOST_ROWS, _MOST_VECTORS = 8, 4  # bound
+_UNPACKED = 3.0  # operations that take the halves of a vector of bytes apart; counted: two masks and a shift
+_SCALED = 5.0  # operations that a block of a vector ends with; counted: a conversion, two products, a difference, a sum
+_START = 14.0  # cycles of a tile beside; as those of the gemm family
+
+
+class BlockProductsSpace(Space):
+    family = "block_products"
+
+    def __init__(self, start: Draft, found: BlockProducts, target: Target, constants: frozenset[str]) -> None:
+        self._start, self._found, self._target, self._constants = start, found, target, constants
+        self._names = {b.name for b in blocks(start.func.body)}
+        self._lanes = found.intrinsic.meaning.params[0].size
+        vectors = found.column.extent // self._lanes
+        registers, rows = target.vector_registers, 1 if found.row is None else found.row.extent
+        fitting = [
+            (r, v)
+            for r in range(1, _MOST_ROWS + 1)
+            for v in range(1, _MOST_VECTORS + 1)
+            if not rows % r and not vectors % v and 2 * r * v + 3 <= registers
+        ]
+        self.knobs = (
+            Knob("rows", tuple(sorted({r for r, _ in fitting}))),
+            Knob("vectors", tuple(sorted({v for _, v in fitting}))),
+        )
+        self._points = np.array(fitting, np.int64).reshape(-1, 2)
+
+    def points(self) -> Points:
+        return self._points
+
+    def cost(self, points: Points) -> Costs:
+        seconds = self._seconds(points) + self._around + self._target.machine.meeting_seconds
+        return ranked_seconds(seconds, self._tiles(points), self._target.machine)
+
+    def terms(self, points: Points) -> Terms:
+        m = self._target.machine
+        told: Amounts = added(
+            {"arithmetic": self._seconds(points)}, {"beside": self._around, "team": m.meeting_seconds}
+        )
+        return spread_terms(ranked_terms(told, self._tiles(points), m), len(points))
+
+    @property
+    def _around(self) -> float:
+        mine = {self._found.sums.name, self._found.total.name}
+        others = [n for n in self._names if n not in mine]
+        return (
+            around_seconds(self._start.func, self._found.total.name, self._target, self._constants)
+            if others
+            else 0.0
+        )
+
+    def _seconds(self, points: Points) -> FloatArray:
+        """Of the tiles, or of bringing the weights from memory, if that takes longer."""
+        m, p = self._target.machine, self._found
+        rows, vectors = points[:, 0], points[:, 1]
+        steps = prod(it.extent for it in p.sums.iters if it.kind is IterKind.REDUCE)
+        products = len(p.intrinsic.meaning.params) - 2
+        size = p.intrinsic.meaning.params[-1].shape[-1]
+        groups = steps // size
+        work = rows * vectors
+        loads = vectors + products * rows
+        step = np.maximum(work * products + _UNPACKED * vectors, 1.0) / m.fma_per_cycle
+        step = np.maximum(step, loads / m.loads_per_cycle)
+        block = groups * step + work * _SCALED / m.fma_per_cycle + m.fma_latency
+        tile = p.over.extent * block + _START
+        cycles = self._tiles(points) * tile
+        nbytes = p.weights.buffer.bytes
+        moved = nbytes / m.memory_rate if nbytes > l2_room(m) else 0.0
+        return np.maximum(cycles / m.hertz, moved)
+
+    def _tiles(self, points: Points) -> FloatArray:
+        p = self._found
+        rows = 1 if p.row is None else p.row.extent
+        return rows / points[:, 0] * (p.column.extent / (points[:, 1] * self._lanes))
+
+    def build(self, decisions: KnobValues) -> Draft:
+        s = self._start.branch()
+        schedule_block_products(s, self._found, BlockTile(decisions["rows"], decisions["vectors"]))
+        schedule_rest(s, self._names, self._target)
+        return s
+
+
+def block_products_space(request: ScheduleRequest) -> Space | None:
+    """The space of a Func with two reductions, if these are such sums."""
+    start = request.plain
+    found = None if start is None else match_block_products(start.func, request.target)
+    if start is None or found is None:
+        return None
+    return BlockProductsSpace(start, found, request.target, request.constants)
