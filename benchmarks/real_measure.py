@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,18 @@ def engine_python(name: str) -> str:
 class RealRace:
     """Engines that have loaded a file. What they say of it is in `found`, by engine."""
 
-    def __init__(self, file: Path, names: Sequence[str], threads: int, work: Path, stack: ExitStack) -> None:
-        """`work` keeps what engines convert from one run to the next."""
+    def __init__(
+        self,
+        file: Path,
+        names: Sequence[str],
+        threads: int,
+        work: Path,
+        stack: ExitStack,
+        others: Mapping[str, Path] = MappingProxyType({}),
+    ) -> None:
+        """`work` keeps what engines convert from one run to the next. `others` are names of ours with other files."""
         self.found: dict[str, dict[str, Any]] = {}
-        self._file, self._threads, self._work = file, threads, work
+        self._file, self._threads, self._work, self._others = file, threads, work, others
         self._outputs = output_names(file)
         self._processes: dict[str, EngineProcess] = {}
         self._stack = stack
@@ -61,15 +70,17 @@ class RealRace:
     def load(self, feeds: Mapping[str, Any]) -> None:
         self._write(feeds)
         for name in self._names:
-            peer = OWN if name == OURS else ENGINES[name]
+            peer = self._peer(name)
             folder = self._work / name
             folder.mkdir(parents=True, exist_ok=True)
             cores = machine().affinity
-            process = EngineProcess(
-                peer, engine_python(name), self._threads, cores[-self._threads :], folder, _TIMEOUT
-            )
+            python = engine_python(OURS if peer is OWN else name)
+            process = EngineProcess(peer, python, self._threads, cores[-self._threads :], folder, _TIMEOUT)
             self._processes[name] = self._stack.enter_context(process)
             self._ask(name, "load")
+
+    def _peer(self, name: str) -> Peer:
+        return OWN if name == OURS or name in self._others else ENGINES[name]
 
     def bind(self, feeds: Mapping[str, Any]) -> dict[str, float]:
         """Other inputs for all that run; the seconds that each needed for them, and for a first call."""
@@ -106,9 +117,9 @@ class RealRace:
             np.save(self._work / f"input_{n}.npy", value, allow_pickle=False)
 
     def _ask(self, name: str, do: str) -> None:
-        peer = OWN if name == OURS else ENGINES[name]
+        peer = self._peer(name)
         job: dict[str, Any] = {
-            "model": str(self._file),
+            "model": str(self._others.get(name, self._file)),
             "threads": self._threads,
             "folder": str(self._work / name),
             "shared": str(self._work),
@@ -139,13 +150,17 @@ class RealRace:
         """None without results to compare with; infinite is a thousand, as JSON has no infinity."""
         if name == REFERENCE or REFERENCE not in self._processes:
             return None
-        got, wanted = self._results(name), self._results(REFERENCE)
+        got, wanted = self.results(name), self.results(REFERENCE)
         if len(got) != len(wanted):
             return 1e3
         pairs = {n: in_shape(got[n], v) for n, v in wanted.items()}
         return min(worst(compare_outputs(pairs, wanted)), 1e3)
 
-    def _results(self, name: str) -> dict[str, Any]:
+    def has(self, name: str) -> bool:
+        """Does the engine run, so far?"""
+        return name in self._processes
+
+    def results(self, name: str) -> dict[str, Any]:
         kinds: list[str | None] = self.found[name]["kinds"]
         return {
             output: read_raw_array(str(self._work / name / f"output_{n}.npy"), kind)

@@ -69,7 +69,9 @@ def check(engine: str, model: ModelProto, feeds: Arrays, folder: Path) -> None:
     assert worst(differences) < TOLERANCE, [d for d in differences if d.error >= TOLERANCE]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "resnet18" else n for n in MODELS]
+)
 @pytest.mark.parametrize(
     "engine", [pytest.param(e, marks=pytest.mark.slow) if e == "inductor" else e for e in ENGINES]
 )  # that one calls a C++ compiler for each kernel

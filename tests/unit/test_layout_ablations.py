@@ -26,6 +26,7 @@ def last(trace: ProgramTrace) -> set[str]:
     return {n for d in trace.sections["layouts"] if isinstance(d, ChannelsLast) for n in d.names}
 
 
+@pytest.mark.slow  # it is `python -m benchmarks.layout_ablations` that relies on it
 def test_ways_force_what_they_say_and_compute_the_same(source: ProgramSource) -> None:
     x = {"x": np.random.default_rng(1).standard_normal((1, 16, 28, 28)).astype(np.float32)}
     own = source.compile(ProgramTrace(), {})[1]
