@@ -10,6 +10,7 @@ from tilewright.search.default import choose_schedule
 from tilewright.target.target import AVX2
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
+from tilewright.tir.stmt import Emit, walk_stmts
 
 ZERO = np.array(7, np.uint8)
 
@@ -33,7 +34,10 @@ def first_rule(sample: Sample, *constants: str) -> str:
 @pytest.mark.parametrize("rows", [1, 64])
 def test_products_with_constant_weights_are_dot_products(rows: int) -> None:
     sample = MatMulInteger.sample(unsigned(rows, 64), unsigned(64, 32), ZERO)
-    assert first_rule(sample, "x1") == "tensor"
+    chosen = choose_schedule(func_of(sample), AVX2, frozenset({"x1"}))
+    assert chosen.family == "gemm"
+    emitted = {s.intrinsic for s in walk_stmts(chosen.draft.func.body) if isinstance(s, Emit)}
+    assert emitted == {"x86.i16.dot2_8"}
 
 
 def test_convolutions_are_dot_products() -> None:

@@ -17,7 +17,7 @@ from tilewright.target.intrinsic import (
     state,
 )
 
-_HALF = 4  # bits; given
+_HALF = 4  # bits of half of the bytes; given
 _MASK = (1 << _HALF) - 1
 
 

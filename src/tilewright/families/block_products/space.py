@@ -18,7 +18,7 @@ from tilewright.support.arrays import FloatArray
 from tilewright.target.target import Target
 from tilewright.tir.stmt import IterKind, blocks
 
-_MOST_ROWS, _MOST_VECTORS = 8, 4  # bound
+_MOST_ROWS, _MOST_VECTORS = 8, 4  # rows and vectors of a tile; bound
 _UNPACKED = 3.0  # operations that take the halves of a vector of bytes apart; counted: two masks and a shift
 _SCALED = 5.0  # operations that a block of a vector ends with; counted: a conversion, two products, a difference, a sum
 _START = 14.0  # cycles of a tile beside; as those of the gemm family
