@@ -18,7 +18,7 @@ from tilewright.target.intrinsic import (
 )
 
 _HALF = 4  # bits of half of the bytes; given
-_MASK = (1 << _HALF) - 1
+_MASK = (1 << _HALF) - 1  # of the low half of the bytes; given
 
 
 def _word(c: EmitContext, operand: int, lanes: int) -> str:

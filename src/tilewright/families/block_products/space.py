@@ -11,6 +11,7 @@ from tilewright.families.block_products.match import BlockProducts, match_block_
 from tilewright.families.block_products.recipe import BlockTile, schedule_block_products
 from tilewright.families.elementwise.cost import around_seconds
 from tilewright.families.family import ScheduleRequest
+from tilewright.families.gemm.cost import TILE_START
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.schedule.draft import Draft
@@ -21,7 +22,6 @@ from tilewright.tir.stmt import IterKind, blocks
 _MOST_ROWS, _MOST_VECTORS = 8, 4  # rows and vectors of a tile; bound
 _UNPACKED = 3.0  # operations that take the halves of a vector of bytes apart; counted: two masks and a shift
 _SCALED = 5.0  # operations that a block of a vector ends with; counted: a conversion, two products, a difference, a sum
-_START = 14.0  # cycles of a tile beside; as those of the gemm family
 
 
 class BlockProductsSpace(Space):
@@ -82,7 +82,7 @@ class BlockProductsSpace(Space):
         step = np.maximum(work * products + _UNPACKED * vectors, 1.0) / m.fma_per_cycle
         step = np.maximum(step, loads / m.loads_per_cycle)
         block = groups * step + work * _SCALED / m.fma_per_cycle + m.fma_latency
-        tile = p.over.extent * block + _START
+        tile = p.over.extent * block + TILE_START
         cycles = self._tiles(points) * tile
         nbytes = p.weights.buffer.bytes
         moved = nbytes / m.memory_rate if nbytes > l2_room(m) else 0.0
