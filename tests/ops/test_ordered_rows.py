@@ -139,7 +139,7 @@ def boxes(n: int, seed: int) -> Array:
 
 
 @pytest.mark.parametrize("has_centres", [False, True])
-@pytest.mark.parametrize("n", [1, 40, 300, 700])
+@pytest.mark.parametrize("n", [1, 40, 300, pytest.param(700, marks=pytest.mark.slow)])
 def test_boxes_of_one_class(n: int, has_centres: bool) -> None:
     scores = np.random.default_rng(n).uniform(size=(1, 1, n)).astype(np.float32)
     limits = np.array([n]), np.array([0.4], np.float32)
@@ -147,7 +147,7 @@ def test_boxes_of_one_class(n: int, has_centres: bool) -> None:
 
 
 @pytest.mark.parametrize("has_centres", [False, True])
-@pytest.mark.parametrize("n", [1, 40, 300, 700])
+@pytest.mark.parametrize("n", [1, 40, 300, pytest.param(700, marks=pytest.mark.slow)])
 def test_boxes_that_stay(n: int, has_centres: bool) -> None:
     rng = np.random.default_rng(n)
     scores = rng.uniform(size=(2, 3, n)).astype(np.float32)
