@@ -59,8 +59,9 @@ def test_every_tile_keeps_the_meaning(rows: int, target: Target, has_bias: bool)
             np.testing.assert_array_equal(run_native(built, arrays, target)[0], want)
 
 
-def test_it_is_the_cheapest_way() -> None:
-    func = func_of(inputs_of(1, 256, 8, 32))
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_it_is_the_cheapest_way(has_bias: bool) -> None:
+    func = func_of(inputs_of(1, 256, 8, 32), has_bias=has_bias)
     assert choose_schedule(func, AVX2, CONSTANTS).family == "block_products"
 
 

@@ -16,6 +16,8 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
+_WEIGHT_DIMS = 4  # columns, blocks, groups, and what lies side by side for the instruction; given
+
 
 @dataclass(frozen=True, slots=True)
 class BlockProducts:
@@ -52,7 +54,8 @@ def match_block_products(func: Func, target: Target) -> BlockProducts | None:
     if found is None:
         return None
     intrinsic, weights = found
-    if [i for i in weights.indices if isinstance(i, Var)][:2] != [places[-1], places[-2]]:
+    at = [i for i in weights.indices if isinstance(i, Var)]
+    if at[:2] != [places[-1], places[-2]] or not len(at) == len(weights.indices) == _WEIGHT_DIMS:
         return None
     scales = dict.fromkeys(ld for ld in loads(total.store.value) if ld.indices == (column.var, over[0].var))
     row = rows[0] if rows else None

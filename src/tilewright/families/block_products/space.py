@@ -61,13 +61,8 @@ class BlockProductsSpace(Space):
 
     @property
     def _around(self) -> float:
-        mine = {self._found.sums.name, self._found.total.name}
-        others = [n for n in self._names if n not in mine]
-        return (
-            around_seconds(self._start.func, self._found.total.name, self._target, self._constants)
-            if others
-            else 0.0
-        )
+        func, p = self._start.func, self._found
+        return around_seconds(func, p.total.name, self._target, self._constants, without={p.sums.name})
 
     def _seconds(self, points: Points) -> FloatArray:
         """Of the tiles, or of bringing the weights from memory, if that takes longer."""

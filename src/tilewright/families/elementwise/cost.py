@@ -5,7 +5,7 @@ long as its data needs to come from the cache that it fits, whichever is longer.
 they have beside their reductions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from tilewright.cost.caches import SET_BYTES
 from tilewright.cost.parallel import evenly
@@ -42,15 +42,23 @@ def alone_seconds(every: Iterable[Block], target: Target) -> float:
     )
 
 
-def around_seconds(func: Func, name: str, target: Target, constants: frozenset[str] = frozenset()) -> float:
+def around_seconds(
+    func: Func,
+    name: str,
+    target: Target,
+    constants: frozenset[str] = frozenset(),
+    *,
+    without: Container[str] = (),
+) -> float:
     """Of all blocks but the reduction `name`, which has them near: what it reads is made just before, and what reads
-    its result finds that in registers. What reads constants alone runs at compile time.
+    its result finds that in registers. What reads constants alone runs at compile time. Those of `without`
+    are parts of the reduction.
     """
     m, lanes, made = target.machine, target.lanes(4), find_block(func, name).store.buffer
     total = 0.0
     for b in blocks(func.body):
         read = _read(b)
-        if b.name == name or (read and all(buffer.name in constants for buffer in read)):
+        if b.name == name or b.name in without or (read and all(buffer.name in constants for buffer in read)):
             continue
         if made in read and b.try_store is not None:
             total += domain(b) / lanes * instructions(b.store.value) / m.fma_per_cycle / m.hertz

@@ -51,9 +51,8 @@ class ReductionNest:
     outside: tuple[str, ...]  # the spatial loops in the order wanted; `row` and `col` are among them
     row: str
     col: str
-    reduce: tuple[
-        str, ...
-    ]  # in the order wanted; the innermost is unrolled, that of dot products a group of them
+    # In the order wanted; the innermost is unrolled, and that of dot products is a group of them.
+    reduce: tuple[str, ...]
 
 
 def loops_of(block: Block) -> dict[Var, str]:
