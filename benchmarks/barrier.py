@@ -9,11 +9,11 @@ import numpy as np
 
 from benchmarks.interleave import interleave
 from benchmarks.results import table, write
-from tilewright.cli.machine import pinned
 from tilewright.codegen.driver import driver_ir
 from tilewright.codegen.objects import LLVM_VERSION, compile_object
 from tilewright.runtime.machine import check_threads, default_threads
 from tilewright.runtime.session import Session
+from tilewright.support.affinity import pinned
 from tilewright.support.artifact import (
     FORMAT_VERSION,
     Artifact,

@@ -21,10 +21,10 @@ from benchmarks.options import PageOptions, Turns, page_options, turn_options
 from benchmarks.results import table
 from benchmarks.suite_results import OURS
 from benchmarks.suite_tables import ratio_text, threads_text
-from tilewright.cli.machine import pinned
 from tilewright.cli.output import note
 from tilewright.cli.peak import measure_limits
 from tilewright.ops.contrib.quant_matmul import unpacked_array
+from tilewright.support.affinity import pinned
 from tilewright.support.turns import speedup
 from tilewright.target.target import native
 

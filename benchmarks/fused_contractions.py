@@ -28,7 +28,6 @@ from benchmarks.results import table
 from benchmarks.suite_results import OURS, Results, against, geometric_mean, read_results
 from benchmarks.suite_tables import ratio_text, threads_text
 from tilewright.cli.feeds import make_feeds
-from tilewright.cli.machine import pinned
 from tilewright.cli.output import note
 from tilewright.driver.decisions import Group, Join, Kernel
 from tilewright.driver.trace import ProgramTrace
@@ -37,6 +36,7 @@ from tilewright.graph.passes.group import FusionGroup, Grouping
 from tilewright.graph.passes.lower import lower_groups
 from tilewright.ops.opdef import Kind
 from tilewright.stages import Stages, stages
+from tilewright.support.affinity import pinned
 
 SHOWS = """Where the kernel families that fuse contractions with what is around them are worth their keep."""
 

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from benchmarks.onnx_runtime import BoundOnnxRuntime
 from benchmarks.results import table, write
 from tilewright.api import load
-from tilewright.cli.machine import pinned
+from tilewright.support.affinity import pinned
 from tilewright.support.turns import take_turns
 
 TIMES = 1000  # iterations

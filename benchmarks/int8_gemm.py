@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from benchmarks.interleave import interleave
 from benchmarks.results import table, write
-from tilewright.cli.machine import pinned
 from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
@@ -26,6 +25,7 @@ from tilewright.runtime.loader import Code
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.search.default import schedule_func
+from tilewright.support.affinity import pinned
 from tilewright.support.turns import speedup
 from tilewright.target.target import Target, native
 from tilewright.tir.build import FuncBuilder

@@ -11,8 +11,8 @@ from benchmarks.onnx_runtime import BoundOnnxRuntime
 from benchmarks.results import table, write
 from examples.models import Net
 from tilewright.cli.feeds import make_feeds
-from tilewright.cli.machine import pinned
 from tilewright.compiler import compile as compile_model
+from tilewright.support.affinity import pinned
 
 CALLS = 1000  # of a timed batch: the clock costs as much as a tenth of a call
 

@@ -19,7 +19,6 @@ from benchmarks.suite_measure import stored_inputs
 from benchmarks.suite_results import failure_text
 from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.feeds import make_feeds
-from tilewright.cli.machine import pinned
 from tilewright.compiler import CompiledModel, compile_for
 from tilewright.graph.external import Answer, No, Plugin, Region, RunRegion, Unit
 from tilewright.ops.accuracy import Accuracy
@@ -28,6 +27,7 @@ from tilewright.placement.options import PluginOptions
 from tilewright.runtime.cache import default_cache
 from tilewright.runtime.open_session import OpenSession
 from tilewright.runtime.session import Session
+from tilewright.support.affinity import pinned
 from tilewright.support.arrays import Array
 from tilewright.support.artifact import Artifact
 from tilewright.support.policy import Policy

@@ -17,10 +17,11 @@ from benchmarks.catalogue import ROOT
 from benchmarks.onnx_runtime import BoundOnnxRuntime
 from tilewright.api import load
 from tilewright.cli.feeds import make_feeds
-from tilewright.cli.machine import memory_mb, pinned, reset_peak_memory
+from tilewright.cli.machine import memory_mb, reset_peak_memory
 from tilewright.cli.output import print_json
 from tilewright.cli.peers import import_onnxruntime
 from tilewright.runtime.machine import default_threads
+from tilewright.support.affinity import pinned
 from tilewright.support.errors import InternalError
 
 

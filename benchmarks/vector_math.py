@@ -15,7 +15,6 @@ from benchmarks.interleave import interleave
 from benchmarks.onnx_runtime import BoundOnnxRuntime
 from benchmarks.results import table, write
 from examples.models import Net
-from tilewright.cli.machine import pinned
 from tilewright.compiler import compile as compile_model
 from tilewright.ir.dtype import DType
 from tilewright.ir.evaluate import evaluate
@@ -35,6 +34,7 @@ from tilewright.ir.expr import (
     walk,
 )
 from tilewright.ir.rewrite import transform
+from tilewright.support.affinity import pinned
 from tilewright.support.turns import speedup
 from tilewright.tir.passes.expand_math import expand_expr
 from tilewright.tir.passes.split_fma import split_expr

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, numpy_helper
 
-from tilewright.cli.machine import pinned
 from tilewright.cli.peak import best_seconds, read_loop
+from tilewright.support.affinity import pinned
 from tilewright.target.target import native
 
 _SAME_VALUES = ("Transpose", "Identity", "Reshape", "Cast")  # ops that hand a weight on

@@ -10,11 +10,12 @@ from benchmarks.interleave import interleave
 from tilewright.cli.difference import compare_outputs, worst
 from tilewright.cli.feeds import make_feeds, read_array
 from tilewright.cli.guest.turn import MIN_RUNS, WARM_UP_RUNS
-from tilewright.cli.machine import machine, memory_mb, pinned, versions
+from tilewright.cli.machine import machine, memory_mb, versions
 from tilewright.cli.options import parse_assignments, parse_shapes
 from tilewright.cli.output import milliseconds, print_table
 from tilewright.cli.peak import fma_loop, read_loop
 from tilewright.runtime.made_feeds import write_npy
+from tilewright.support.affinity import pinned
 from tilewright.support.artifact import TensorSpec
 from tilewright.support.errors import UserError
 from tilewright.support.turns import Series, median_of_rounds, speedup

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from examples.models import mlp
-from tilewright.cli.flops import count_flops
 from tilewright.cli.peak import Limits, measure_limits
-from tilewright.cli.profile import KernelProfile, kernel_calls, one_by_one, profile
+from tilewright.cli.profile import KernelProfile, profile
 from tilewright.cost.traffic import must_move
+from tilewright.profiling.call_times import kernel_calls, one_by_one
+from tilewright.profiling.flops import count_flops
 from tilewright.stages import Stages, stages
 from tilewright.support.artifact import KernelCall, Place, Segment, Slot
 from tilewright.support.program import Branch, While

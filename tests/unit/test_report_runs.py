@@ -12,8 +12,8 @@ from examples.models import mlp
 from tests.report_samples import made_up
 from tilewright.cli.part_times import part_times
 from tilewright.cli.report_tuning import tuning_curves
-from tilewright.cli.summary import kernel_calls
 from tilewright.driver.tuned import tuning_scope
+from tilewright.profiling.call_times import kernel_calls
 from tilewright.report.charts import busy_shares, peak_of, threads_svg, tuning_svg
 from tilewright.report.chrome_trace import chrome_trace
 from tilewright.report.comparison import compare_runs

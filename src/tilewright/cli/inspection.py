@@ -6,7 +6,6 @@ from typing import Any
 
 from tilewright.cli.dims import sizes_text
 from tilewright.cli.feeds import make_program_feeds, read_sample
-from tilewright.cli.flops import count_flops
 from tilewright.cli.flow_view import flow_svg
 from tilewright.cli.machine import check_cores, machine
 from tilewright.cli.options import PROGRAM
@@ -21,6 +20,7 @@ from tilewright.cli.views import pick
 from tilewright.driver.kernels import Compiled, NativeKernel
 from tilewright.graph.printer import print_graph
 from tilewright.placement.options import PluginOptions
+from tilewright.profiling.flops import count_flops
 from tilewright.runtime.file import load_artifact as read_program
 from tilewright.runtime.machine import default_threads
 from tilewright.stages import Stages, stages

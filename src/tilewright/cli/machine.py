@@ -3,8 +3,6 @@
 import os
 import platform
 import resource
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -64,18 +62,6 @@ def check_cores(threads: int) -> None:
             f"{threads} threads on {available} usable core(s) would time how they share, not the model",
             hint=f"measure with at most {available}",
         )
-
-
-@contextmanager
-def pinned(threads: int) -> Generator[tuple[int, ...]]:
-    """Confine this process to as many cores as threads, so that engines compared in it have equal means."""
-    before = os.sched_getaffinity(0)
-    cores = sorted(before)[-threads:]
-    os.sched_setaffinity(0, cores)
-    try:
-        yield tuple(cores)
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def reset_peak_memory() -> None:

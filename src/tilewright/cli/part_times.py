@@ -16,15 +16,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tilewright.cli.machine import pinned
-from tilewright.cli.profile import patient_workers
 from tilewright.codegen.objects import compile_object
+from tilewright.profiling.call_times import patient_workers
 from tilewright.report.data import PartSpan, TimelineFacts
 from tilewright.runtime.feeds import Signature
 from tilewright.runtime.loader import Code
 from tilewright.runtime.memory import Constants
 from tilewright.runtime.program import ExecutionPlan, RunContext, rows
 from tilewright.runtime.team import Team, shared_team
+from tilewright.support.affinity import pinned
 from tilewright.support.artifact import Artifact, program_at
 from tilewright.support.driver_abi import CallRow, Job
 from tilewright.target.target import Target

@@ -6,16 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.cli.attribution import Attribution, attribute_time, joined_funcs
-from tilewright.cli.flops import count_flops
 from tilewright.cli.hot_loop import hot_loop
 from tilewright.cli.profile import Profile, algorithm_of, layout_of
-from tilewright.cli.summary import kernel_calls
 from tilewright.cost.traffic import must_move
-from tilewright.driver.decisions import BufferLayout, ChannelsLast, Join, Kernel
+from tilewright.driver.decisions import BufferLayout, ChannelsLast, Kernel
 from tilewright.driver.kernels import Compiled, Item, NativeKernel
 from tilewright.graph.graph import Graph, Node
 from tilewright.ir.expr import Buffer
+from tilewright.profiling.attribution import Attribution, attribute_time
+from tilewright.profiling.boxes import box_of, final_nodes, joined_boxes, made_steps
+from tilewright.profiling.call_times import kernel_calls
+from tilewright.profiling.flops import count_flops
 from tilewright.report.data import (
     AS_STATED,
     HOST,
@@ -28,8 +29,7 @@ from tilewright.report.data import (
     TensorFacts,
 )
 from tilewright.stages import Stages
-from tilewright.support.artifact import KernelCall, Place, choice_at
-from tilewright.support.program import leaves
+from tilewright.support.artifact import KernelCall, Place
 from tilewright.support.progress import OnProgress
 from tilewright.tir.func import External
 from tilewright.tir.printer import print_func
@@ -81,24 +81,23 @@ class _Collection:
         self._imported: Graph = found.imported
         self._external_seconds = external_seconds
         self._progress = progress
-        self._steps = [*_made_steps(found, sizes)]
+        self._steps = [*made_steps(found, sizes)]
         self._texts: dict[str, int] = {}
         self._node_at = {n: i for i, n in enumerate(self._imported.nodes)}
         self._attribution: Attribution = attribute_time(self._imported, found.graph)
-        joins = [(d.first, d.second) for d in found.trace.sections.get("joins", ()) if isinstance(d, Join)]
-        self._joined = joined_funcs(found.owners, joins)
+        self._joined = joined_boxes(found)
         self._missing: list[str] = []
 
     def facts(self) -> ReportFacts:
         names = list(dict.fromkeys(s.kernel.name for s in self._steps if isinstance(s, Item)))
         kernel_at = {name: n for n, name in enumerate(names)}
-        box_names = list(dict.fromkeys(_box_of(s) for s in self._steps))
+        box_names = list(dict.fromkeys(box_of(s) for s in self._steps))
         box_at = {name: n for n, name in enumerate(box_names)}
         times = iter(self._profile.calls)
         calls: list[CallFacts] = []
         spent = [0.0] * len(box_names)
         for step in self._steps:
-            box = box_at[_box_of(step)]
+            box = box_at[box_of(step)]
             if isinstance(step, Item):
                 t = next(times)
                 calls.append(CallFacts(kernel_at[step.kernel.name], box, t.count, t.seconds))
@@ -125,8 +124,7 @@ class _Collection:
     # ------------------------------------------------------------------------------------------------- boxes and nodes
 
     def _final_nodes(self, box: str) -> list[Node]:
-        groups = [self._found.groups[self._found.owners[f]] for f in self._joined.get(box, ())]
-        return [n for g in groups for n in g.nodes]
+        return final_nodes(self._found, self._joined.get(box, ()))
 
     def _boxes(
         self,
@@ -140,7 +138,7 @@ class _Collection:
         kernels: list[dict[int, None]] = [{} for _ in names]
         needed: set[Buffer] = {b for b in makers if self._is_output(b)}
         for step in self._steps:
-            box = box_at[_box_of(step)]
+            box = box_at[box_of(step)]
             for b in _touched(step)[0]:
                 for maker in makers.get(b, ()):
                     if maker != box:
@@ -340,20 +338,6 @@ class _Collection:
 # ------------------------------------------------------------------------------------------------ steps of the program
 
 
-def _made_steps(found: Stages, sizes: Mapping[str, int]) -> Iterator[Item | External]:
-    """Those that are made where open dimensions have these sizes, in the order of the artifact's calls."""
-    steps = [*leaves(found.program)]
-    boxes = {box for s in steps if isinstance(s, Item) for box in (*((s.only,) if s.only else ()), *s.unless)}
-    choice = choice_at(boxes, sizes)
-    for s in steps:
-        if isinstance(s, External) or ((not s.only or s.only in choice) and choice.isdisjoint(s.unless)):
-            yield s
-
-
-def _box_of(step: Item | External) -> str:
-    return step.func if isinstance(step, Item) else step.key
-
-
 def _touched(step: Item | External) -> tuple[list[Buffer], list[Buffer]]:
     """What it reads, and what it writes."""
     if isinstance(step, External):
@@ -370,7 +354,7 @@ def _makers(steps: Sequence[Item | External], box_at: Mapping[str, int]) -> dict
     reads: dict[Buffer, set[int]] = {}
     writes: dict[Buffer, dict[int, None]] = {}
     for step in steps:
-        box = box_at[_box_of(step)]
+        box = box_at[box_of(step)]
         for b in _touched(step)[0]:
             reads.setdefault(b, set()).add(box)
         for b in _touched(step)[1]:

@@ -1,29 +1,23 @@
 """A program in numbers: what goes in and out, its kernels, how it was made, and how large it is."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from tilewright.cli.output import megabytes, print_table, shape_text
 from tilewright.ops.accuracy import EXACT
+from tilewright.profiling.call_times import kernel_calls
 from tilewright.support.artifact import (
     Artifact,
-    ArtifactProgram,
     ExternalCall,
     KernelCall,
     Manifest,
-    Segment,
     TensorSpec,
 )
 from tilewright.support.program import leaves
 from tilewright.support.sizes import SizeExpr
 from tilewright.target.target import unused_features
-
-
-def kernel_calls(program: ArtifactProgram) -> Iterator[KernelCall]:
-    """In program order; the bodies of branches and loops once."""
-    return (c for step in leaves(program) if isinstance(step, Segment) for c in step.calls)
 
 
 def summary_of(artifact: Artifact, flops: Mapping[str, int]) -> dict[str, Any]:

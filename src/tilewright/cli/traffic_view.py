@@ -6,11 +6,11 @@ estimate, next to which stands the time of a run if the program was profiled too
 
 from typing import Any
 
-from tilewright.cli.summary import kernel_calls
 from tilewright.cost.caches import l3_room
 from tilewright.cost.traffic import LEVELS, Traffic, traffic_of
 from tilewright.driver.kernels import NativeKernel
 from tilewright.ir.expr import Buffer
+from tilewright.profiling.call_times import kernel_calls
 from tilewright.stages import Stages
 from tilewright.support.artifact import Artifact, Place
 from tilewright.target.machine import Machine

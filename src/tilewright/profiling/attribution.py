@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.cli.flops import count_flops
 from tilewright.graph.graph import Graph, Node, producers, users
 from tilewright.graph.passes.group import FusionGroup
 from tilewright.graph.passes.lower import lower_alone
+from tilewright.profiling.flops import count_flops
 from tilewright.schedule.steps.join_funcs import JoinFuncs
 from tilewright.support.errors import TilewrightError
 from tilewright.support.sizes import SizeError

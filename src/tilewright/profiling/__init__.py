@@ -1,0 +1,1 @@
+"""How the time of a run is measured call by call, and whose time it is."""
