@@ -14,11 +14,12 @@ from tilewright.codegen.expressions import ExprEmitter
 from tilewright.codegen.registers import RegisterFile
 from tilewright.codegen.values import Val, llvm_type, memory_type
 from tilewright.ir.expr import Buffer, Const, Expr, Indices, Load, Scope, Var, as_index, free_vars, loads
-from tilewright.ir.rewrite import substitute
+from tilewright.ir.rewrite import transform
 from tilewright.ir.simplify import Linear
 from tilewright.support.errors import InternalError
 from tilewright.target.intrinsic import EmitContext, Intrinsic
 from tilewright.target.intrinsics import find_intrinsic
+from tilewright.tir.passes.place_sizes import size_name
 from tilewright.tir.stmt import Emit, For, Store, walk_stmts
 
 _Terms: TypeAlias = tuple[tuple[Expr, int], ...]
@@ -75,7 +76,8 @@ def _check_places(s: Emit, places: Sequence[_Place], e: ExprEmitter) -> None:
     for n in walk_stmts(s.body):
         if isinstance(n, Store):
             accesses.add((n.buffer, n.indices))
-            accesses |= {(x.buffer, x.indices) for x in loads(n.value)}
+            # What indices read are sizes.
+            accesses |= {(x.buffer, x.indices) for x in loads(n.value) if size_name(x.buffer) is None}
     wanted: dict[tuple[Buffer, _Terms], set[int]] = {}
     for p in places:
         wanted.setdefault((p.buffer, p.base.terms), set()).update(p.base.const + i for i in p.offsets)
@@ -97,26 +99,31 @@ def _check_places(s: Emit, places: Sequence[_Place], e: ExprEmitter) -> None:
                 )
 
 
-def _samples(keys: Sequence[tuple[Buffer, _Terms]], e: ExprEmitter) -> Iterator[Mapping[Var, Expr]]:
-    """Some iterations of the loops around."""
-    around = sorted({v for _, terms in keys for a, _ in terms for v in free_vars(a)}, key=lambda v: v.name)
-    ends = [e.simplify.bounds(v) for v in around]
+def _samples(keys: Sequence[tuple[Buffer, _Terms]], e: ExprEmitter) -> Iterator[Mapping[Expr, Expr]]:
+    """Some iterations of the loops around, at some sizes of open dimensions."""
+    atoms = [a for _, terms in keys for a, _ in terms]
+    around = sorted({v for a in atoms for v in free_vars(a)}, key=lambda v: v.name)
+    sizes = sorted({ld for a in atoms for ld in loads(a)}, key=lambda ld: ld.buffer.name)
+    ends = [
+        *((v, 0, e.simplify.bounds(v)) for v in around),
+        *((ld, 1, e.simplify.bounds(ld)) for ld in sizes),
+    ]
     random = Random(0)
     for _ in range(_SAMPLES):
         yield {
-            v: as_index(random.randint(int(max(end.lo, 0)), int(min(end.hi, _LARGEST))))
-            for v, end in zip(around, ends, strict=True)
+            a: as_index(random.randint(int(max(end.lo, least)), int(min(end.hi, _LARGEST))))
+            for a, least, end in ends
         }
 
 
 def _elements(
-    places: Mapping[tuple[Buffer, _Terms], set[int]], buffer: Buffer, around: Mapping[Var, Expr]
+    places: Mapping[tuple[Buffer, _Terms], set[int]], buffer: Buffer, around: Mapping[Expr, Expr]
 ) -> set[int]:
     """The elements of a buffer in one iteration."""
     found: set[int] = set()
     for (b, terms), offsets in places.items():
         if b is buffer:
-            base = sum(k * _value(substitute(a, around)) for a, k in terms)
+            base = sum(k * _value(transform(a, around.get)) for a, k in terms)
             found.update(base + i for i in offsets)
     return found
 

@@ -45,6 +45,10 @@ class BlockProductsSpace(Space):
         )
         self._points = np.array(fitting, np.int64).reshape(-1, 2)
 
+    @property
+    def packing(self) -> tuple[str, ...]:
+        return ("vectors",)
+
     def points(self) -> Points:
         return self._points
 

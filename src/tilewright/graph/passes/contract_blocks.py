@@ -21,7 +21,6 @@ from tilewright.ops.core.block_matmul import GROUP, BlockMatMul, QuantizeBlocks,
 from tilewright.ops.core.integer import optional_inputs
 from tilewright.ops.core.movement import Reshape
 from tilewright.support.arrays import Array
-from tilewright.support.sizes import is_open
 
 _BITS, _INTEGERS = 4, 4  # of a code; the level of accuracy; given
 
@@ -41,7 +40,7 @@ def _contracted(state: Sweep, node: Node, op: MatMulNBits) -> Sequence[Value] | 
     fits = (
         op.bits == _BITS and op.accuracy == _INTEGERS and not op.columns % op.block and not op.block % GROUP
     )
-    if not fits or groups is not None or x.type.dtype is not DType.F32 or is_open(x.type.shape):
+    if not fits or groups is not None or x.type.dtype is not DType.F32:
         return None
     packed, scales = state.known(w), state.known(scale)
     zeros = None if zero is None else state.known(zero)

@@ -24,6 +24,7 @@ from tilewright.ir.expr import (
     Buffer,
     Const,
     Expr,
+    Load,
     Var,
     as_index,
     const,
@@ -273,6 +274,8 @@ def _of_height(
     def moved(e: Expr) -> Expr:
         if var not in free_vars(e):
             return e
+        if isinstance(e, Load):  # where an operand of an Emit is
+            return Load(e.buffer, tuple(moved(i) for i in e.indices))
         form = simplify.linear(e)
         k = dict(form.terms).get(index)
         if k is None:  # it has the other number alone
