@@ -1,4 +1,6 @@
-"""Products with weights of 4 bits become sums of integers where the model allows bytes, and mean the same."""
+"""Products with weights of 4 and 8 bits keep these, as sums of integers where the model allows bytes, and mean the
+same.
+"""
 
 from functools import partial
 
@@ -16,35 +18,38 @@ from tilewright.ir.dtype import DType
 from tilewright.ops.contrib.quant_matmul import MatMulNBits
 from tilewright.ops.opdef import TensorType
 from tilewright.support.arrays import Array
+from tilewright.target.intrinsics import block_products
+from tilewright.target.target import AARCH64, AVX2
 
 RNG = np.random.default_rng(6)
-contract = partial(contract_blocks, has_products=True)
+contract = partial(contract_blocks, products=block_products(AVX2), lanes=8)
 
 
 def product(
     shape: tuple[int, ...] = (3, 64),
-    count: int = 16,
+    count: int = 19,
     block: int = 32,
     *,
     bits: int = 4,
     accuracy: int = 4,
     zero: str = "",
     has_bias: bool = False,
+    dtype: DType = DType.F32,
 ) -> Graph:
     b, columns = GraphBuilder(), shape[-1]
-    blocks = columns // block
+    blocks = -(-columns // block)
     inputs = [
-        b.input("x", TensorType(DType.F32, shape)),
+        b.input("x", TensorType(dtype, shape)),
         b.constant("w", RNG.integers(0, 256, (count, blocks, block * bits // 8)).astype(np.uint8)),
-        b.constant("scale", RNG.uniform(0.5, 2, (count, blocks)).astype(np.float32)),
+        b.constant("scale", RNG.uniform(0.5, 2, (count, blocks)).astype(dtype.numpy)),
     ]
     if zero == "packed":
         zeros = RNG.integers(0, 256, (count, -(-blocks * bits // 8))).astype(np.uint8)
         inputs.append(b.constant("zero", zeros))
     elif zero == "floats":
-        inputs.append(b.constant("zero", RNG.uniform(5, 9, (count, blocks)).astype(np.float32)))
+        inputs.append(b.constant("zero", RNG.uniform(5, 9, (count, blocks)).astype(dtype.numpy)))
     if has_bias:
-        inputs.append(b.constant("bias", RNG.standard_normal(count).astype(np.float32)))
+        inputs.append(b.constant("bias", RNG.standard_normal(count).astype(dtype.numpy)))
     op = MatMulNBits(count, columns, bits, block, (bool(zero), False, has_bias), accuracy)
     return b.finish(b.apply(op, *inputs, name="y"))
 
@@ -58,13 +63,25 @@ def whole_rows(graph: Graph, block: int) -> Array:
 
 
 @pytest.mark.parametrize("zero", ["", "packed", "floats"])
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("shape", [(3, 64), (1, 2, 64)])
-def test_rows_of_bytes_are_multiplied_exactly(shape: tuple[int, ...], has_bias: bool, zero: str) -> None:
-    graph = product(shape, zero=zero, has_bias=has_bias)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("shape", "has_bias"), [((3, 64), False), ((1, 2, 72), True)])
+def test_rows_of_bytes_are_multiplied_exactly(
+    shape: tuple[int, ...], has_bias: bool, bits: int, zero: str
+) -> None:
+    graph = product(shape, bits=bits, zero=zero, has_bias=has_bias)
     after = eliminate_dead(contract(graph))
     verify_graph(after)
     assert {"QuantizeBlocks", "BlockMatMul"} <= set(names(after)) and "MatMulNBits" not in names(after)
+    feeds = {"x": whole_rows(graph, 32)}
+    want, found = (interpret_graph(g, feeds)["y"] for g in (graph, after))
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+    check_lowered(after)
+
+
+def test_signed_bytes_mean_the_same() -> None:
+    graph = product(bits=8, zero="packed")
+    after = eliminate_dead(contract_blocks(graph, block_products(AARCH64), AARCH64.lanes(4)))
+    assert any(c.dtype == np.int8 for c in after.constants.values())
     feeds = {"x": whole_rows(graph, 32)}
     want, found = (interpret_graph(g, feeds)["y"] for g in (graph, after))
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
@@ -78,17 +95,32 @@ def test_other_rows_are_near() -> None:
     assert np.abs(found - want).max() < 0.02 * np.abs(want).max()
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        pytest.param(product(accuracy=0), id="full accuracy"),
-        pytest.param(product(bits=8), id="8 bits"),
-    ],
-)
-def test_what_stays_as_it_is(graph: Graph) -> None:
+@pytest.mark.parametrize("zero", ["", "packed", "floats"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16])
+def test_full_accuracy_is_that_of_floats(dtype: DType, bits: int, zero: str) -> None:
+    graph = product((3, 72), bits=bits, accuracy=0, zero=zero, has_bias=True, dtype=dtype)
+    after = eliminate_dead(contract(graph))
+    verify_graph(after)
+    assert "BlockMatMul" in names(after) and not {"QuantizeBlocks", "MatMulNBits"} & set(names(after))
+    feeds = {"x": RNG.standard_normal((3, 72)).astype(dtype.numpy)}
+    want, found = (interpret_graph(g, feeds)["y"].astype(np.float32) for g in (graph, after))
+    error = 2e-6 if dtype is DType.F32 else 2e-3
+    np.testing.assert_allclose(found, want, rtol=error, atol=error * np.abs(want).max())
+    check_lowered(after)
+
+
+def test_weights_are_stored_in_their_bits() -> None:
+    for accuracy in (0, 4):
+        after = eliminate_dead(contract(product((3, 64), 16, accuracy=accuracy)))
+        assert sum(c.nbytes for c in after.constants.values() if c.dtype == np.uint8) == 16 * 64 // 2
+
+
+def test_two_bits_stay_as_they_are() -> None:
+    graph = product(bits=2)
     assert contract(graph) is graph
 
 
-def test_a_target_without_such_products_unpacks() -> None:
-    graph = product()
-    assert contract_blocks(graph, has_products=False) is graph
+def test_a_target_without_such_instructions_has_floats() -> None:
+    after = contract_blocks(product(), {}, 4)
+    assert "BlockMatMul" in names(after) and "QuantizeBlocks" not in names(after)

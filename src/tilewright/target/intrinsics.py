@@ -4,9 +4,11 @@ A new family is a module in this package and a line here (docs/adding-an-intrins
 A package of somebody else's registers its own.
 """
 
+from collections.abc import Mapping
+
 from tilewright.ir.dtype import DType
 from tilewright.support.extensions import Additions
-from tilewright.target import arm, x86, x86_nibbles
+from tilewright.target import arm, x86, x86_few_bits
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 
@@ -14,7 +16,7 @@ INTRINSICS: tuple[Intrinsic, ...] = (
     *x86.F32_TILES,
     *x86.F32_WIDE_TILES,
     *x86.DOT_PRODUCTS,
-    *x86_nibbles.NIBBLE_PRODUCTS,
+    *x86_few_bits.FEW_BITS,
     *arm.F32_TILES,
     *arm.DOT_PRODUCTS,
     *arm.MATRIX_PRODUCTS,
@@ -47,9 +49,10 @@ def byte_products(target: Target) -> frozenset[tuple[DType, DType]]:
     """The types of bytes whose products `target` has an instruction to sum up in i32."""
     found = set[tuple[DType, DType]]()
     for i in intrinsics_of(target):
-        total, *factors = (p.dtype for p in i.meaning.params)
-        if total is DType.I32 and len(factors) == 2 and all(f.bytes == 1 for f in factors):
-            found.add((factors[0], factors[1]))
+        total, *factors = i.meaning.params
+        is_group = len(factors) == 2 and factors[1].shape == (*total.shape, *factors[0].shape)
+        if is_group and total.dtype is DType.I32 and all(f.dtype.bytes == 1 for f in factors):
+            found.add((factors[0].dtype, factors[1].dtype))
     return frozenset(found)
 
 
@@ -59,6 +62,25 @@ def sums_shorts(target: Target) -> bool:
     return [DType.I32, DType.I16, DType.I16] in found
 
 
-def multiplies_nibbles(target: Target) -> bool:
-    """Has `target` an instruction for products of bytes and numbers of 4 bits?"""
-    return any(i in x86_nibbles.NIBBLE_PRODUCTS for i in intrinsics_of(target))
+def block_products(target: Target) -> Mapping[int, tuple[int, DType]]:
+    """The bits of the weights whose products with signed bytes `target` has an instruction to sum up in i32, four bytes
+    of weights in each lane: with its lanes, and the type of the bytes. The widest, and of unsigned ones if it has both.
+    """
+    found: dict[int, tuple[int, DType]] = {}
+    for i in intrinsics_of(target):
+        total, *factors = i.meaning.params
+        *rows, weights = factors
+        is_dot = (
+            total.dtype is DType.I32 and len(total.shape) == 1 and weights.shape[-2:] == (*total.shape, 4)
+        )
+        if i.emitter is None or not is_dot or any(r.dtype is not DType.I8 for r in rows):
+            continue
+        bits = 8 // len(rows)
+        widest = max(found.get(bits, (0, DType.I8)), (total.shape[0], weights.dtype), key=_width)
+        found[bits] = widest
+    return found
+
+
+def _width(found: tuple[int, DType]) -> tuple[int, bool]:
+    lanes, dtype = found
+    return lanes, dtype is DType.U8

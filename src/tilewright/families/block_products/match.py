@@ -1,34 +1,44 @@
-"""Sums of integers by blocks, each of which is scaled and added to a sum of floats, as weights with scales by blocks
-have them.
+"""Sums by blocks, each of which is scaled and added to a sum of floats, as weights with scales by blocks have them.
 
-    S[m, b, n] += i32(x[m, b, …]) · i32(w[n, b, …]) + …        an instruction of the target adds these up
-    Y[m, n] += f32(S[m, b, n]) · scale[n, b] · … - …
+    S[m, b, p, i] += i32(x[m, b, …]) · i32(w[p, b, …, i, …]) + …        an instruction of the target adds these up
+    S[m, b, p, i] = fma(x[m, b, …], f32(w[p, b, …, i]), S[…])           or floats
+    Y[m, p, i] += f(S[m, b, p, i]) · scale[p, b, i]
+
+Columns are in panels p, of a column i for each lane.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.families.inline import consumers
 from tilewright.families.tensor.match import matches
-from tilewright.ir.expr import Load, Var, loads
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Fma, Load, Var, loads
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.intrinsics import intrinsics_of
 from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, blocks
 
-_WEIGHT_DIMS = 4  # columns, blocks, groups, and what lies side by side for the instruction; given
-
 
 @dataclass(frozen=True, slots=True)
 class BlockProducts:
-    sums: Block  # of integers: [row, block, column]
-    total: Block  # of floats: [row, column], over blocks
-    intrinsic: Intrinsic
-    weights: Load  # what the instruction reads as vectors
-    row: Iter | None  # of `total`, as the next two; None if there is one row
-    column: Iter
+    """Iterators are those of `total`; None where there is one of it."""
+
+    sums: Block  # [row, block, panel, lane]
+    total: Block  # of floats: [row, panel, lane], over blocks
+    intrinsic: Intrinsic | None  # what adds up integers
+    weights: Load
+    row: Iter | None
+    panel: Iter | None
+    lane: Iter
     over: Iter
-    scales: tuple[Load, ...]  # in `total`: what each column and block has one of
+
+    @property
+    def steps(self) -> int:
+        """Products of an element in a block, or pairs of them."""
+        return prod(it.extent for it in self.sums.iters if it.kind is IterKind.REDUCE)
 
 
 def match_block_products(func: Func, target: Target) -> BlockProducts | None:
@@ -39,38 +49,66 @@ def match_block_products(func: Func, target: Target) -> BlockProducts | None:
     made = sums.store.buffer
     if made not in func.locals or [b.name for b in consumers(func, made)] != [total.name]:
         return None
+    if not isinstance(total.store.value, Fma):
+        return None
     by_var = {it.var: it for it in total.iters}
     spatial = [by_var[i] for i in total.store.indices if isinstance(i, Var) and i in by_var]
     over = [it for it in total.iters if it.kind is IterKind.REDUCE]
-    places = [i for i in sums.store.indices if isinstance(i, Var)]
-    if not 0 < len(spatial) < 3 or len(over) != 1 or len(places) != len(spatial) + 1:
-        return None
-    *rows, column = spatial
-    wanted = [*(it.var for it in rows), over[0].var, column.var]
     read = {ld for ld in loads(total.store.value) if ld.buffer is made}
-    if len(read) != 1 or [i for i in read.pop().indices if isinstance(i, Var)] != wanted:
+    if not spatial or len(over) != 1 or len(read) != 1:
         return None
-    found = _instruction(sums, column, target)
+    # Which iterator of the sums stands for which of the total.
+    place = dict(zip(sums.store.indices, read.pop().indices, strict=True))
+    lane = spatial[-1]
+    found = _integers(sums, lane, target) or _floats(sums, lane, target)
     if found is None:
         return None
     intrinsic, weights = found
-    at = [i for i in weights.indices if isinstance(i, Var)]
-    if at[:2] != [places[-1], places[-2]] or not len(at) == len(weights.indices) == _WEIGHT_DIMS:
+    at = {place.get(i) for i in weights.indices}
+    panels = [it for it in spatial[:-1] if it.var in at]
+    rows = [it for it in spatial[:-1] if it.var not in at]
+    if len(panels) > 1 or len(rows) > 1 or not {lane.var, over[0].var} <= at:
         return None
-    scales = dict.fromkeys(ld for ld in loads(total.store.value) if ld.indices == (column.var, over[0].var))
-    row = rows[0] if rows else None
-    return BlockProducts(sums, total, intrinsic, weights, row, column, over[0], tuple(scales))
+    row, panel = (found[0] if found else None for found in (rows, panels))
+    return BlockProducts(sums, total, intrinsic, weights, row, panel, lane, over[0])
 
 
-def _instruction(sums: Block, column: Iter, target: Target) -> tuple[Intrinsic, Load] | None:
-    """The widest that computes the sums and divides the columns, and what it reads as vectors."""
-    for i in sorted(intrinsics_of(target), key=lambda i: -i.meaning.params[0].size):
+def _integers(sums: Block, lane: Iter, target: Target) -> tuple[Intrinsic, Load] | None:
+    """The instruction that computes the sums in the fewest steps, and what it reads as vectors."""
+    groups = _groups(sums)
+    found = [(i, w) for i, w in _instructions(sums, lane, target) if not groups % group_count(i)]
+    return min(found, key=lambda f: f[0].steps / group_count(f[0]), default=None)
+
+
+def _instructions(sums: Block, lane: Iter, target: Target) -> Iterator[tuple[Intrinsic, Load]]:
+    for i in intrinsics_of(target):
         c, *operands = i.meaning.params
-        vectors = [n for n, p in enumerate(operands, 1) if len(p.shape) == 2]
-        if i.emitter is None or len(c.shape) != 1 or len(vectors) != 1 or c.size > target.lanes(4):
+        if i.emitter is None or c.shape != (lane.extent,) or c.dtype is not DType.I32:
+            continue
+        if operands[-1].shape[-2:-1] != c.shape:
             continue
         found = matches(sums, i)
-        weights = None if isinstance(found, str) else found[0].operands[vectors[0]]
-        if isinstance(weights, Load) and not column.extent % c.size:
-            return i, weights
-    return None
+        for one in () if isinstance(found, str) else found:
+            weights = one.operands[-1]
+            if isinstance(weights, Load) and sums.store.indices[-1] in weights.indices:
+                yield i, weights
+
+
+def group_count(i: Intrinsic) -> int:
+    """How many groups of products it adds up: all of its weights over those of a lane that lie side by side."""
+    weights = i.meaning.params[-1]
+    return weights.size // (i.meaning.params[0].size * weights.shape[-1])
+
+
+def _groups(sums: Block) -> int:
+    reduced = [it.extent for it in sums.iters if it.kind is IterKind.REDUCE]
+    return prod(reduced[:-1])
+
+
+def _floats(sums: Block, lane: Iter, target: Target) -> tuple[None, Load] | None:
+    """The weights of sums of floats, if they are stored in a byte or less."""
+    value = sums.store.value
+    if not isinstance(value, Fma) or value.dtype is not DType.F32 or lane.extent % target.lanes(4):
+        return None
+    weights = [ld for ld in loads(value) if ld.buffer.dtype.bytes == 1]
+    return (None, weights[0]) if len(weights) == 1 else None

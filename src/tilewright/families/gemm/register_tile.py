@@ -60,18 +60,18 @@ def loops_of(block: Block) -> dict[Var, str]:
     return {it.var: b.name for it, b in zip(block.iters, block.bindings, strict=True) if isinstance(b, Var)}
 
 
-def take_epilogue(s: Draft, block: str, buffer: Buffer) -> str:
+def take_epilogue(s: Draft, block: str, buffer: Buffer, *, partial: bool = False) -> str:
     """The block that stores the result, made to run over `buffer`'s elements; the accumulator is put into
     registers.
 
-    That is the only consumer of `buffer`, where it reads through an index map that has an inverse;
-    otherwise a copy.
+    That is the only consumer of `buffer`, where it reads through an index map that has an inverse, and all elements or
+    (if `partial`) some; otherwise a copy.
     """
     consumer = single_consumer(s.func, buffer) if buffer in s.func.locals else None
     if (
         consumer is not None
         and not consumer.is_reduction
-        and s.attempt(IterateOver(consumer.name, buffer.name))
+        and s.attempt(IterateOver(consumer.name, buffer.name, partial))
     ):
         s.apply(SetScope(buffer.name, Scope.REGISTER))
         return consumer.name
@@ -100,7 +100,7 @@ def tile_nest(
     is not 0, the panel of `next_panel` elements behind the one that is read.
     """
     cuts = {
-        nest.row: _row_cuts(s.loop(nest.row).extent, tile.rows),
+        nest.row: row_cuts(s.loop(nest.row).extent, tile.rows),
         nest.col: _column_cuts(s.loop(nest.col).extent, tile.columns, lanes),
     }
     is_shared = is_shared and is_worth_sharing(lanes, find_block(s.func, nest.block))
@@ -190,7 +190,7 @@ def _column_cuts(extent: int, columns: int, lanes: int) -> list[tuple[int, int]]
     return cuts
 
 
-def _row_cuts(extent: int, height: int) -> list[tuple[int, int]]:
+def row_cuts(extent: int, height: int) -> list[tuple[int, int]]:
     cuts: list[tuple[int, int]] = []
     for size, count in row_tiles(extent, height).items():
         cuts.append(((cuts[-1][0] if cuts else 0) + size * count, size))

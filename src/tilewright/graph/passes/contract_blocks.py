@@ -1,14 +1,19 @@
-"""Multiply by weights of 4 bits in integers, where the model allows it.
+"""Multiply by weights of 4 and 8 bits as they are stored, where they have scales by blocks.
 
     y = MatMulNBits[accuracy_level=4](x, w, s, z) + b
-        ──>  q, r, t = QuantizeBlocks(x);  y = BlockMatMul(q, r, t, w', s, z · s) + b
+        ──>  q, r, t = QuantizeBlocks(x);  y = BlockMatMul(q, r, t, w', s', z') + b
+    y = MatMulNBits(x, w, s, z) + b
+        ──>  y = BlockMatMul(x', Σ x', w', s', z') + b
 
-A level of 4 says that x may be brought to bytes, by blocks of its rows. The codes keep their 4 bits, in the order in
-which instructions read them; without such an instruction they are unpacked at compile time, as for all other levels.
+A level of 4 says that x may be brought to bytes, by blocks of its rows: sums of integers, where the target has an
+instruction for these. All other levels are sums of floats. Either way codes keep their bits, in the order in which
+kernels read them. One zero point for all is multiplied with the sums of x.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,59 +21,153 @@ from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ir.dtype import DType
 from tilewright.ops.contrib.quant_matmul import MatMulNBits, unpacked_array
-from tilewright.ops.core.arithmetic import Add
-from tilewright.ops.core.block_matmul import GROUP, BlockMatMul, QuantizeBlocks, pack_codes
+from tilewright.ops.core.arithmetic import Add, Mul
+from tilewright.ops.core.block_matmul import BlockMatMul
+from tilewright.ops.core.block_quantize import QuantizeBlocks
+from tilewright.ops.core.cast import Cast
 from tilewright.ops.core.integer import optional_inputs
 from tilewright.ops.core.movement import Reshape
+from tilewright.ops.core.pieces import Pad
+from tilewright.ops.core.reduce import ReduceSum
+from tilewright.ops.core.weight_panels import Panels
 from tilewright.support.arrays import Array
 
-_BITS, _INTEGERS = 4, 4  # of a code; the level of accuracy; given
+Products: TypeAlias = Mapping[int, tuple[int, DType]]  # by bits of weights: lanes, and the type of the bytes
+
+_BITS, _INTEGERS = (4, 8), 4  # of a code; the level of accuracy; given
+_MOST_BLOCK = (
+    256  # numbers whose sum of products of bytes is exact as a float; counted: 256 · 127 · 255 < 2²⁴
+)
 
 
-def contract_blocks(graph: Graph, *, has_products: bool) -> Graph:
-    """`has_products`: has the target an instruction that sums up products of bytes and numbers of 4 bits?"""
+def contract_blocks(graph: Graph, products: Products, lanes: int) -> Graph:
+    """`products`: what the target has instructions for that sum up products of bytes. `lanes`: floats of a vector."""
 
     def contract(state: Sweep, node: Node) -> Sequence[Value] | None:
-        return _contracted(state, node, node.op) if isinstance(node.op, MatMulNBits) else None
+        if not isinstance(node.op, MatMulNBits):
+            return None
+        weights = _stored(state, node, node.op)
+        if weights is None:
+            return None
+        is_short = node.op.accuracy == _INTEGERS and weights.fits_integers
+        words = products.get(weights.bits) if is_short else None
+        return _contracted(state, node, node.op, weights, words, lanes)
 
-    return sweep(graph, contract) if has_products else graph
+    return sweep(graph, contract)
 
 
-def _contracted(state: Sweep, node: Node, op: MatMulNBits) -> Sequence[Value] | None:
-    x, w, scale, zero, groups, bias = optional_inputs((True, True, True, *op.has), node.inputs)
-    assert x is not None and w is not None and scale is not None
-    fits = (
-        op.bits == _BITS and op.accuracy == _INTEGERS and not op.columns % op.block and not op.block % GROUP
-    )
-    if not fits or groups is not None or x.type.dtype is not DType.F32:
-        return None
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """What they are: (codes - zeros) · scales, by columns and blocks."""
+
+    bits: int
+    codes: Array  # u8 [columns, blocks, block]
+    scales: Array  # f32 [columns, blocks]
+    zeros: Array  # u8 or f32 [columns, blocks], or one number
+
+    @property
+    def fits_integers(self) -> bool:
+        return not self.codes.shape[2] % 8 and self.codes.shape[2] <= _MOST_BLOCK
+
+    def signed(self) -> "_Weights":
+        """Around 0, in signed bytes."""
+        middle = 1 << self.bits - 1
+        codes = (self.codes.astype(np.int16) - middle).astype(np.int8)
+        zeros = self.zeros.astype(np.float32) - np.float32(middle)
+        return _Weights(self.bits, codes, self.scales, _narrow(zeros, np.int8))
+
+
+def _narrow(zeros: Array, dtype: type[np.integer]) -> Array:
+    """In bytes, if they are such whole numbers."""
+    with np.errstate(invalid="ignore"):
+        short = zeros.astype(dtype)
+    return short if (short == zeros).all() else zeros
+
+
+def _stored(state: Sweep, node: Node, op: MatMulNBits) -> _Weights | None:
+    """Those of the node, if they are known."""
+    _, w, scale, zero, groups, _ = optional_inputs((True, True, True, *op.has), node.inputs)
+    assert w is not None and scale is not None
     packed, scales = state.known(w), state.known(scale)
     zeros = None if zero is None else state.known(zero)
-    if packed is None or scales is None or (zero is not None and zeros is None):
+    if op.bits not in _BITS or groups is not None or packed is None or scales is None:
         return None
-    blocks = op.columns // op.block
-    codes = unpacked_array(packed.reshape(op.rows, -1), _BITS)[:, : op.columns]
-    scales = scales.reshape(op.rows, blocks)
-    name = node.outputs[0].name
-    weights = (
-        state.add_constant(f"{name}.codes", pack_codes(codes.reshape(op.rows, blocks, op.block))),
-        state.add_constant(f"{name}.scales", scales),
-        state.add_constant(f"{name}.zeros", (scales * _middles(zeros, op.rows, blocks)).astype(np.float32)),
-    )
-    rows = x
-    if x.type.rank != 2:
-        rows = state.add_piece(Reshape((prod(x.type.shape[:-1]), op.columns)), (x,), node)
-    left = state.add_pieces(QuantizeBlocks(op.block), (rows,), node)
-    total = state.add_piece(BlockMatMul(), (*left, *weights), node)
+    if zero is not None and zeros is None:
+        return None
+    blocks = scales.size // op.rows
+    codes = unpacked_array(packed.reshape(op.rows, -1), op.bits).reshape(op.rows, blocks, op.block)
+    middles = _middles(zeros, op.bits, op.rows, blocks)
+    return _Weights(op.bits, codes, scales.reshape(op.rows, blocks).astype(np.float32), middles)
+
+
+def _middles(zeros: Array | None, bits: int, rows: int, blocks: int) -> Array:
+    """The code that stands for 0: of each row and block, or one for all."""
+    if zeros is None:
+        return np.full(1, 1 << bits - 1, np.uint8)
+    if zeros.dtype == np.uint8:
+        found = unpacked_array(zeros.reshape(rows, -1), bits)[:, :blocks]
+    else:
+        found = _narrow(zeros.reshape(rows, blocks).astype(np.float32), np.uint8)
+    first = found.flat[0]
+    return np.full(1, first) if (found == first).all() else found
+
+
+def _contracted(
+    state: Sweep,
+    node: Node,
+    op: MatMulNBits,
+    weights: _Weights,
+    words: tuple[int, DType] | None,
+    lanes: int,
+) -> Sequence[Value]:
+    x, _, _, _, _, bias = optional_inputs((True, True, True, *op.has), node.inputs)
+    assert x is not None
+    dtype, shape = x.type.dtype, (*x.type.shape[:-1], op.rows)
+    rows = _rows(state, node, x, weights.codes.shape[1] * weights.codes.shape[2])
+    total = _multiplied(state, node, rows, weights, words, lanes)
+    if dtype is not DType.F32:
+        total = state.add_piece(Cast(dtype), (total,), node)
     if bias is not None:
         total = state.add_piece(Add(), (total, bias), node)
-    return state.add(Reshape((*x.type.shape[:-1], op.rows)), (total,), node)
+    return state.add(Reshape(shape), (total,), node)
 
 
-def _middles(zeros: Array | None, rows: int, blocks: int) -> Array:
-    """The code that stands for 0, of each row and block."""
-    if zeros is None:
-        return np.full((rows, blocks), 1 << (_BITS - 1), np.float32)
-    if zeros.dtype == np.uint8:
-        return unpacked_array(zeros.reshape(rows, -1), _BITS)[:, :blocks].astype(np.float32)
-    return zeros.reshape(rows, blocks).astype(np.float32)
+def _rows(state: Sweep, node: Node, x: Value, columns: int) -> Value:
+    """x as rows of floats, with zeros behind that fill the last block."""
+    shape = x.type.shape
+    if x.type.dtype is not DType.F32:
+        x = state.add_piece(Cast(DType.F32), (x,), node)
+    if len(shape) != 2:
+        x = state.add_piece(Reshape((prod(shape[:-1]), shape[-1])), (x,), node)
+    if columns > shape[-1]:
+        x = state.add_piece(Pad((0, 0), (0, columns - shape[-1])), (x,), node)
+    return x
+
+
+def _multiplied(
+    state: Sweep, node: Node, rows: Value, weights: _Weights, words: tuple[int, DType] | None, lanes: int
+) -> Value:
+    """In f32, [rows, columns]. `words`: how instructions take the weights, if they sum up integers."""
+    columns, blocks, block = weights.codes.shape
+    if words is not None and words[1] is DType.I8:
+        weights = weights.signed()
+    panels = Panels(weights.bits, lanes if words is None else words[0], in_words=words is not None)
+    name, apart = node.outputs[0].name, weights.zeros.size > 1
+    middle = 1.0 if apart else float(weights.zeros[0])
+    if words is not None:
+        left = list(state.add_pieces(QuantizeBlocks(block, middle), (rows,), node))
+    else:
+        left = [state.add_piece(Reshape((rows.type.shape[0], blocks, block)), (rows,), node)]
+        if middle:
+            left.append(state.add_piece(ReduceSum((2,), keep=False), (left[0],), node))
+        if middle not in (0.0, 1.0):
+            times = state.add_constant(f"{name}.middle", np.array(middle, np.float32))
+            left[1] = state.add_piece(Mul(), (left[1], times), node)
+    stored = {"codes": panels.pack(weights.codes), "scales": panels.pack_each(weights.scales)}
+    if apart:
+        stored["zeros"] = panels.pack_each(weights.zeros)
+    constants = [state.add_constant(f"{name}.{what}", array) for what, array in stored.items()]
+    if not middle and words is not None:
+        del left[2]
+    op = BlockMatMul(columns, panels, is_centred=bool(middle), has_zeros=apart)
+    return state.add_piece(op, (*left, *constants), node)

@@ -1,10 +1,13 @@
-"""Products with weights of 4 bits that share a scale by blocks of their rows, in integers.
+"""Products with weights of 4 and 8 bits that share a scale by blocks of their rows.
 
-    x ≈ q · s    rows in blocks, as signed bytes with a scale for each block        QuantizeBlocks
-    w ≈ (c - z) · r    codes of 4 bits, with a scale and a zero point for each block
-    y = Σ over blocks s · (r · Σ q · c  -  r · z · Σ q)                              BlockMatMul
+    w = (c - z) · r     codes, with a scale and a zero point for each block
 
-The sums of a block are exact, in i32. Codes keep their 4 bits in memory: `pack_codes` says in which order.
+    in integers         x ≈ q · s, rows in blocks as bytes (QuantizeBlocks)
+                        y = Σ over blocks s · r · (Σ q · c  -  z · Σ q)
+    in floats           y = Σ over blocks r · (Σ x · c  -  z · Σ x)
+
+Sums of integers in a block are exact, in i32, and so is what is taken off. Codes keep their bits in memory:
+`weight_panels` says in which order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,163 +16,141 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import BinaryOp, Buffer, Expr, UnaryOp, binary, cast, const, select, unary
+from tilewright.ir.expr import BinaryOp, Buffer, Expr, Fma, binary, cast, const
+from tilewright.ops.core.block_quantize import QuantizeBlocks
 from tilewright.ops.core.elementwise import normal
-from tilewright.ops.core.quantize import quantized, quantized_array
+from tilewright.ops.core.integer import optional_inputs
+from tilewright.ops.core.weight_panels import WORD, Panels
 from tilewright.ops.opdef import Kind, Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.tir.build import FuncBuilder
 
-GROUP = 8  # codes in four bytes, which an instruction takes at a time; given
-_LARGEST = 127.0  # of a signed byte that has a counterpart; given
-
-
-def pack_codes(codes: Array) -> Array:
-    """From codes [n, blocks, block] to bytes [n, blocks, block / 8, 4]: of eight, the first four are low halves."""
-    eights = codes.reshape(*codes.shape[:-1], -1, 2, GROUP // 2).astype(np.uint8)
-    return np.asarray(eights[..., 0, :] | eights[..., 1, :] << 4)
-
-
-def unpack_codes(packed: Array) -> Array:
-    """What `pack_codes` packed."""
-    halves = np.stack([packed & 15, packed >> 4], axis=-2)
-    return halves.reshape(*packed.shape[:2], -1)
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizeBlocks(Op):
-    """Rows in blocks of `block` numbers, as signed bytes: these, the scale of each block, and what its numbers sum up
-    to.
-    """
-
-    kind = Kind.REDUCTION
-    block: int
-
-    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.check_arity(inputs, 1)
-        (x,) = inputs
-        if x.dtype is not DType.F32 or x.rank != 2 or self.block < 1 or x.shape[1] % self.block:
-            raise self.misfit(inputs, f"rows of f32 in blocks of {self.block}")
-        blocks = (x.shape[0], x.shape[1] // self.block)
-        scale = TensorType(DType.F32, blocks)
-        return TensorType(DType.I8, (*blocks, self.block)), scale, scale
-
-    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        (x,) = inputs
-        codes, scales, _ = self.infer([TensorType(x.dtype, x.shape)])
-        rows, blocks, size = codes.shape
-
-        def magnitude(i: Expr, j: Expr, k: Expr) -> Expr:
-            return unary(UnaryOp.ABS, x[i, j * size + k])
-
-        peak = b.reduce(f"{name}_peak", (rows, blocks), (size,), magnitude, "max")
-
-        def step(i: Expr, j: Expr) -> Expr:
-            return peak[i, j] / _LARGEST
-
-        def inverse(i: Expr, j: Expr) -> Expr:
-            is_zero = binary(BinaryOp.EQ, peak[i, j], const(0.0, DType.F32))
-            return select(is_zero, const(0.0, DType.F32), const(_LARGEST, DType.F32) / peak[i, j])
-
-        scale = b.compute(f"{name}_1", scales.shape, step)
-        factor = b.compute(f"{name}_inverse", scales.shape, inverse)
-
-        def element(i: Expr, j: Expr, k: Expr) -> Expr:
-            return quantized(x[i, j * size + k] * factor[i, j], None, DType.I8)
-
-        code = b.compute(name, codes.shape, element)
-
-        def counted(i: Expr, j: Expr, k: Expr) -> Expr:
-            return cast(DType.I32, code[i, j, k])
-
-        count = b.reduce(f"{name}_count", (rows, blocks), (size,), counted, "sum")
-
-        def summed(i: Expr, j: Expr) -> Expr:
-            return cast(DType.F32, count[i, j]) * scale[i, j]
-
-        total = b.compute(f"{name}_2", scales.shape, summed)
-        return code, scale, total
-
-    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        (x,) = inputs
-        parts = x.reshape(x.shape[0], -1, self.block)
-        with np.errstate(all="ignore"):
-            peak = np.abs(parts).max(axis=2)
-            scale = peak / np.float32(_LARGEST)
-            factor = np.where(peak == 0, np.float32(0), np.float32(_LARGEST) / peak)
-            codes = quantized_array(parts * factor[..., None], None, DType.I8)
-            total = codes.sum(axis=2, dtype=np.int32).astype(np.float32) * scale
-        return codes, scale, total
-
-    @classmethod
-    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
-        yield Sample(cls(16), (normal(rng, 3, 48),))
-        yield Sample(cls(32), (np.zeros((2, 32), np.float32),))
+_NIBBLE = 4  # bits of a half of a byte; given
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMatMul(Op):
-    """Rows that QuantizeBlocks made times the transpose of such weights. The last input is the zero points times the
-    scales of the weights.
+    """Inputs: rows in blocks [rows, blocks, block], f32 or i8; if i8, their scales [rows, blocks]; if something is
+    taken off, what each block of a row sums up to [rows, blocks]; codes and scales in panels; and zero points likewise,
+    if they differ, of u8, i8 or f32. Without these, the sums have been multiplied by the zero point.
     """
 
     kind = Kind.CONTRACTION
+    columns: int
+    panels: Panels
+    is_centred: bool = True  # is anything taken off?
+    has_zeros: bool = False
+
+    @property
+    def _has(self) -> tuple[bool, ...]:
+        return True, self.panels.in_words, self.is_centred, True, True, self.has_zeros
 
     def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.check_arity(inputs, 6)
-        x, x_scale, x_total, w, w_scale, w_zero = inputs
-        if x.dtype is not DType.I8 or x.rank != 3 or x.shape[2] % GROUP:
-            raise self.misfit(inputs, "rows must be i8 in blocks of a multiple of 8")
-        rows, blocks, size = x.shape
-        if w.dtype is not DType.U8 or w.rank != 4 or w.shape[1:] != (blocks, size // GROUP, GROUP // 2):
-            raise self.misfit(inputs, f"codes must be u8[…, {blocks}, {size // GROUP}, {GROUP // 2}]")
-        wanted = [(rows, blocks)] * 2 + [(w.shape[0], blocks)] * 2
-        given = (x_scale, x_total, w_scale, w_zero)
-        if any(t.dtype is not DType.F32 or t.shape != s for t, s in zip(given, wanted, strict=True)):
-            raise self.misfit(inputs, "scales must be f32, for each row and block")
-        return (TensorType(DType.F32, (rows, w.shape[0])),)
+        self.check_arity(inputs, sum(self._has))
+        x, x_scale, x_total, w, w_scale, zeros = optional_inputs(self._has, inputs)
+        assert x is not None and w is not None and w_scale is not None
+        if x.dtype is not (DType.I8 if self.panels.in_words else DType.F32) or x.rank != 3:
+            raise self.misfit(inputs, "rows must be in blocks, i8 for instructions and f32 else")
+        rows, blocks, block = x.shape
+        if block % self.panels.group or (self.has_zeros and not self.is_centred):
+            raise self.misfit(inputs, f"blocks must be of a multiple of {self.panels.group}")
+        shape = self.panels.shape(self.columns, blocks, block)
+        is_signed = w.dtype is DType.I8 and self.panels.bits == 8 and self.panels.in_words
+        if w.shape != shape or not (w.dtype is DType.U8 or is_signed):
+            raise self.misfit(inputs, f"codes must be u8{list(shape)}")
+        each = (shape[0], blocks, self.panels.lanes)
+        for given, wanted in ((x_scale, (rows, blocks)), (x_total, (rows, blocks)), (w_scale, each)):
+            if given is not None and (given.dtype is not DType.F32 or given.shape != wanted):
+                raise self.misfit(inputs, "scales and sums must be f32, for each block")
+        if zeros is not None and (zeros.shape != each or zeros.dtype not in (DType.U8, DType.I8, DType.F32)):
+            raise self.misfit(inputs, "zero points must be there for each block and lane")
+        return (TensorType(DType.F32, (rows, self.columns)),)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
-        x, x_scale, x_total, w, w_scale, w_zero = inputs
-        rows, blocks, size = x.shape
-        count = w.shape[0]
+        x, x_scale, x_total, w, w_scale, zeros = optional_inputs(self._has, inputs)
+        assert x is not None and w is not None and w_scale is not None
+        rows, blocks, _ = x.shape
+        count, _, groups, lanes, *_ = w.shape
+        sums = self._sums(b, x, w, f"{name}_sums", (rows, blocks, count, lanes), groups)
 
-        def products(m: Expr, j: Expr, n: Expr, q: Expr, g: Expr) -> Expr:
-            byte, at = w[n, j, q, g], q * GROUP + g
+        def scaled(m: Expr, p: Expr, i: Expr, j: Expr) -> tuple[Expr, Expr]:
+            value = sums[m, j, p, i]
+            value = value if value.dtype is DType.F32 else cast(DType.F32, value)
+            if x_total is not None and zeros is not None:
+                zero = zeros[p, j, i]
+                zero = zero if zero.dtype is DType.F32 else cast(DType.F32, zero)
+                value = Fma(zero, -x_total[m, j], value)
+            elif x_total is not None:
+                value = value - x_total[m, j]
+            return value if x_scale is None else value * x_scale[m, j], w_scale[p, j, i]
+
+        axes = ["m", "p", "i", "b"]
+        total = b.reduce(f"{name}_total", (rows, count, lanes), (blocks,), scaled, axes=axes)
+
+        def element(m: Expr, n: Expr) -> Expr:
+            return total[m, n // lanes, n % lanes]
+
+        return (b.compute(name, (rows, self.columns), element),)
+
+    def _sums(
+        self, b: FuncBuilder, x: Buffer, w: Buffer, name: str, shape: tuple[int, ...], groups: int
+    ) -> Buffer:
+        """Of each block."""
+        axes, each, group = ["m", "b", "p", "i", "q", "g"], self.panels.each, self.panels.group
+
+        def nibbles(m: Expr, j: Expr, p: Expr, i: Expr, q: Expr, g: Expr) -> Expr:
+            byte, at = w[p, j, q, i, g], q * group + g
             low = binary(BinaryOp.AND, byte, const(15, DType.U8))
-            high = binary(BinaryOp.SHR, byte, const(4, DType.U8))
+            high = binary(BinaryOp.SHR, byte, const(_NIBBLE, DType.U8))
             first = cast(DType.I32, x[m, j, at]) * cast(DType.I32, low)
-            return first + cast(DType.I32, x[m, j, at + GROUP // 2]) * cast(DType.I32, high)
+            return first + cast(DType.I32, x[m, j, at + WORD]) * cast(DType.I32, high)
 
-        sums = b.reduce(
-            f"{name}_sums",
-            (rows, blocks, count),
-            (size // GROUP, GROUP // 2),
-            products,
-            "sum",
-            axes=["m", "b", "n", "q", "g"],
-        )
+        def whole(m: Expr, j: Expr, p: Expr, i: Expr, q: Expr, g: Expr) -> Expr:
+            return cast(DType.I32, x[m, j, q * group + g]) * cast(DType.I32, w[p, j, q, i, g])
 
-        def scaled(m: Expr, n: Expr, j: Expr) -> Expr:
-            value = cast(DType.F32, sums[m, j, n]) * w_scale[n, j] * x_scale[m, j]
-            return value - w_zero[n, j] * x_total[m, j]
+        def real(m: Expr, j: Expr, p: Expr, i: Expr, q: Expr, g: Expr) -> tuple[Expr, Expr]:
+            code = cast(DType.I32, w[p, j, q, i])
+            if each > 1:
+                moved = binary(BinaryOp.SHR, code, cast(DType.I32, g * self.panels.bits))
+                code = binary(BinaryOp.AND, moved, const(2**self.panels.bits - 1, DType.I32))
+            return x[m, j, q * each + g], cast(DType.F32, code)
 
-        return (b.reduce(name, (rows, count), (blocks,), scaled, "sum", axes=["m", "n", "b"]),)
+        if self.panels.in_words:
+            return b.reduce(name, shape, (groups, WORD), nibbles if each > 1 else whole, axes=axes)
+        return b.reduce(name, shape, (groups, each), real, axes=axes)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        x, x_scale, x_total, w, w_scale, w_zero = inputs
-        sums = np.einsum(
-            "mbk,nbk->mbn", x.astype(np.int64), unpack_codes(w).reshape(*w.shape[:2], -1).astype(np.int64)
-        )
-        parts = sums * w_scale.T.astype(np.float64) * x_scale[..., None].astype(np.float64)
-        taken = x_total.astype(np.float64) @ w_zero.T.astype(np.float64)
-        return ((parts.sum(axis=1) - taken).astype(np.float32),)
+        x, x_scale, x_total, w, w_scale, zeros = optional_inputs(self._has, inputs)
+        assert x is not None and w is not None and w_scale is not None
+        codes = self.panels.unpack(w, self.columns).astype(np.float64)
+        sums = np.einsum("mbk,nbk->mbn", x.astype(np.float64), codes)
+        if x_total is not None:
+            taken: Array = x_total[..., None].astype(np.float64)
+            if zeros is not None:
+                taken = taken * self.panels.unpack_each(zeros, self.columns).T.astype(np.float64)
+            sums = sums - taken
+        if x_scale is not None:
+            sums = sums * x_scale[..., None].astype(np.float64)
+        scales = self.panels.unpack_each(w_scale, self.columns).T.astype(np.float64)
+        return ((sums * scales).sum(axis=1).astype(np.float32),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
         for rows, count, blocks, size in ((3, 5, 2, 16), (1, 16, 3, 32)):
             x = normal(rng, rows, blocks * size)
-            codes = rng.integers(0, 16, (count, blocks, size))
             scale = np.abs(normal(rng, count, blocks))
-            left = QuantizeBlocks(size).reference((x,))
-            yield Sample(cls(), (*left, pack_codes(codes), scale, scale * np.float32(8)))
+            for bits in (4, 8):
+                codes = rng.integers(0, 1 << bits, (count, blocks, size)).astype(np.uint8)
+                zeros = rng.integers(0, 1 << bits, (count, blocks)).astype(np.uint8)
+                words, single = (Panels(bits, 8, in_words=is_so) for is_so in (True, False))
+                left = QuantizeBlocks(size, 2.0 ** (bits - 1)).reference((x,))
+                packed = words.pack(codes), words.pack_each(scale)
+                yield Sample(cls(count, words), (*left, *packed))
+                left = QuantizeBlocks(size).reference((x,))
+                apart = words.pack_each(zeros)
+                yield Sample(cls(count, words, has_zeros=True), (*left, *packed, apart))
+                parts = x.reshape(rows, blocks, size)
+                floats = single.pack(codes), single.pack_each(scale)
+                yield Sample(cls(count, single, is_centred=False), (parts, *floats))
+                totals = parts.sum(axis=2)
+                yield Sample(cls(count, single, has_zeros=True), (parts, totals, *floats, apart))
