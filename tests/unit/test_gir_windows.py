@@ -164,6 +164,16 @@ def test_rows_that_do_not_divide_are_refused() -> None:
         lower_stages(graph, WindowPlan(8, rows=3))
 
 
+def test_sums_of_whole_rows_have_nothing_in_lanes() -> None:
+    """As in a normalisation, where each row has one number."""
+    f = FuncBuilder("scaled")
+    x = f.param("x", (8, 4, 16), F32)
+    total = f.reduce("total", (8, 4), (16,), lambda i, j, k: x[i, j, k] * x[i, j, k])
+    func = f.finish(f.compute("y", (8, 4, 16), lambda i, j, k: x[i, j, k] * total[i, j]))
+    with pytest.raises(ScheduleError, match="total has one value for each row"):
+        lower_stages(window_graph_of(func), WindowPlan(8))
+
+
 def test_sweeps_refuse_windows() -> None:
     graph = parse_flow_graph(POOL)
     with pytest.raises(ScheduleError, match="has windows or predicates"):

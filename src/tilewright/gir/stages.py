@@ -61,7 +61,7 @@ class WindowPlan:
 
 
 def lower_stages(graph: FlowGraph, plan: WindowPlan) -> Func:
-    """ScheduleError if nodes read each other at more than windows."""
+    """ScheduleError if nodes read each other at more than windows, or one has nothing in lanes."""
     if any(n.is_scan for n in graph.nodes):
         raise ScheduleError(f"{graph.name} has a scan, which is no stage")
     names = Names(graph.nodes[-1].name, graph.extents)
@@ -125,6 +125,8 @@ class _Stages:
 
     def _stage(self, node: FlowNode, after: list[FlowNode]) -> Stmt:
         inner = tuple(a for a in indexed_axes(node.indices) if a not in self._outer)
+        if not inner:
+            raise ScheduleError(f"{node.name} has one value for each row: nothing in lanes")
         loops = {a: self._graph.extents[a] for a in inner}
         if self._blocked is not None:
             loops = {self._blocked: self._plan.rows, **loops}
