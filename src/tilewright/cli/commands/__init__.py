@@ -13,6 +13,7 @@ from tilewright.support.extensions import Additions
 NAMES = (
     "run",
     "compile",
+    "generate",
     "inspect",
     "bench",
     "compare",
