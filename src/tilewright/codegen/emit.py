@@ -147,6 +147,10 @@ class _Context(EmitContext):
         head = self._b.intrinsic(function, type, *(t for t, _ in args))
         return self.op(f"{head}({', '.join(f'{t} {v}' for t, v in args)})")
 
+    def run(self, function: str, *args: tuple[str, str]) -> None:
+        head = self._b.intrinsic(function, "void", *(t for t, _ in args))
+        self._b.line(f"{head}({', '.join(f'{t} {v}' for t, v in args)})")
+
     def splat(self, type: str, value: str, lanes: int) -> str:
         t = f"<{lanes} x {type}>"
         one = self.op(f"insertelement {t} poison, {type} {value}, i64 0")

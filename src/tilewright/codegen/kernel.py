@@ -18,6 +18,14 @@ from tilewright.codegen.builder import CodeRegion, TextBuilder
 from tilewright.codegen.emit import write_intrinsic
 from tilewright.codegen.expressions import ExprEmitter
 from tilewright.codegen.registers import RegisterFile, register_width, stored_slots
+from tilewright.codegen.tiles import (
+    TileShapes,
+    config_text,
+    is_in_tiles,
+    tile_groups,
+    tile_shapes,
+    uses_tiles,
+)
 from tilewright.codegen.values import Val, intrinsic_type, llvm_type, memory_type
 from tilewright.ir.condition import logical_and
 from tilewright.ir.dtype import INDEX, DType
@@ -82,6 +90,8 @@ class _KernelEmitter:
         self._local_bytes = 0
         self._streams: frozenset[Buffer] = frozenset()  # what is stored past the caches at this place
         self._needs_fence = False
+        self._needs_tiles = uses_tiles(func.body)  # their shapes are not set at this place
+        self._configs: list[str] = []  # what sets shapes of tiles, as it is written in the module
 
     def module(self) -> str:
         b, func = self.b, self.func
@@ -100,13 +110,15 @@ class _KernelEmitter:
         self.stmt(self._part(func.body))
         if self._needs_fence:
             b.line("fence seq_cst")
+        if self._configs:
+            b.line(f"{b.intrinsic('llvm.x86.tilerelease', 'void')}()")
         b.line("ret void")
         if b.instructions > MAX_INSTRUCTIONS:
             raise InternalError(
                 f"{func.name}: {b.instructions} LLVM instructions, more than {MAX_INSTRUCTIONS}; "
                 "its schedule unrolls or vectorises too much"
             )
-        declarations = "\n".join(sorted(b.intrinsics))
+        declarations = "\n".join((*sorted(b.intrinsics), *self._configs))
         head = f"define void @{func.name}(ptr noalias nocapture readonly %args, i64 %part) nounwind"
         past_caches = f"{_PAST_CACHES} = !{{i32 1}}\n" if self._needs_fence else ""
         return f"{head} {{\nentry:\n{b.text()}\n}}\n{declarations}\n{past_caches}"
@@ -128,9 +140,14 @@ class _KernelEmitter:
         return If(logical_and(*limits), inner) if len(numbered) > 1 and limits else inner
 
     def stmt(self, s: Stmt) -> None:
+        if self._needs_tiles and uses_tiles(s):
+            shapes = tile_shapes(s)
+            if shapes is not None:
+                self._with_tiles(s, shapes)
+                return
         match s:
             case Seq():
-                for c in s.stmts:
+                for c in tile_groups(s.stmts) if self._needs_tiles else s.stmts:
                     self.stmt(c)
             case Store():
                 self._store(s)
@@ -148,6 +165,15 @@ class _KernelEmitter:
                 raise InternalError(f"block {s.name} reached code generation")
             case _:
                 assert_never(s)
+
+    def _with_tiles(self, s: Stmt, shapes: TileShapes) -> None:
+        """The statement, where the registers for matrices that it uses have these shapes."""
+        name = f"@{self.func.name}.tiles{len(self._configs)}"
+        self._configs.append(f"{name} = private unnamed_addr constant {config_text(shapes)}, align 64")
+        self.b.line(f"{self.b.intrinsic('llvm.x86.ldtilecfg', 'void', 'ptr')}(ptr {name})")
+        self._needs_tiles = False
+        self.stmt(s)
+        self._needs_tiles = True
 
     # -------------------------------------------------------------------------------------------------- loops
 
@@ -295,6 +321,9 @@ class _KernelEmitter:
 
     def _alloc(self, s: Alloc) -> None:
         buffer = s.buffer
+        if is_in_tiles(buffer, s.body):
+            self.stmt(s.body)  # instructions know where it is
+            return
         if buffer.scope is Scope.REGISTER:
             width = register_width(buffer, s.body, self.e.offsets)
             self.e.registers[buffer] = RegisterFile(buffer, width)

@@ -15,6 +15,7 @@ from tilewright.families.split_k.space import split_k_space
 from tilewright.families.stream.map_space import map_space
 from tilewright.families.stream.space import stream_space
 from tilewright.families.tensor.space import tensor_space
+from tilewright.families.tiles.space import tiles_space
 from tilewright.families.window.space import window_space
 from tilewright.families.winograd.space import winograd_space
 from tilewright.support.extensions import Additions
@@ -28,6 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     chain_space,
     block_products_space,
     split_k_space,
+    tiles_space,
     gemm_space,
     window_space,
     stream_space,

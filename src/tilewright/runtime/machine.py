@@ -9,6 +9,7 @@ from pathlib import Path
 from tilewright.support.artifact import Manifest
 from tilewright.support.errors import Hint, UserError
 from tilewright.support.processor import cpu_features, read_or_empty
+from tilewright.support.tile_permission import without_refused
 
 _ROOT = Path("/")
 
@@ -40,7 +41,8 @@ def check_threads(threads: int) -> int:
 
 def runs_here(triple: str, features: frozenset[str]) -> bool:
     """Can this machine run code for such a processor?"""
-    return triple.split("-", 1)[0] == os.uname().machine and features <= cpu_features()
+    is_ours = triple.split("-", 1)[0] == os.uname().machine
+    return is_ours and features <= cpu_features() and without_refused(features) == features
 
 
 def check_machine(manifest: Manifest) -> None:
@@ -60,6 +62,15 @@ def check_machine(manifest: Manifest) -> None:
             hint=Hint(
                 'compile it on this machine, or with target="x86-64"',
                 command="compile it on this machine, or with --target x86-64",
+            ),
+        )
+    refused = sorted(frozenset(manifest.features) - without_refused(manifest.features))
+    if refused:
+        raise UserError(
+            f"the program needs {', '.join(refused)}, and the kernel does not let this process use such registers",
+            hint=Hint(
+                "compile it in this process, which makes a program without them",
+                command="compile it on this machine, where `tilewright compile` makes a program without them",
             ),
         )
 

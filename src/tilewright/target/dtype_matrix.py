@@ -38,9 +38,8 @@ for and tested under an emulator only, and has no name on the command line yet.
 
 Nodes that the host runs are between native programs ([which, and what they cost](dynamic.md#nodes-of-the-host)).
 
-Quantized models (QDQ, `QLinear…`, `MatMulInteger`, dynamic quantization) give the results that ONNX defines. VNNI and
-AMX are not used yet: a single GEMM of bytes is faster than one in float32 ([figures](results/int8_gemm.md)), a whole
-int8 model is slower than its float32 original.
+Quantized models (QDQ, `QLinear…`, `MatMulInteger`, dynamic quantization) give the results that ONNX defines; they sum up
+bytes, by VNNI and AMX where the processor has these ([low precision](low-precision.md)).
 """
 
 

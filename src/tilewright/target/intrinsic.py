@@ -64,6 +64,10 @@ class EmitContext(Protocol):
         """Call an LLVM intrinsic that returns `type` on (type, value) pairs. It gets declared."""
         ...
 
+    def run(self, function: str, *args: tuple[str, str]) -> None:
+        """The same, of one that returns nothing."""
+        ...
+
     def splat(self, type: str, value: str, lanes: int) -> str:
         """A vector with a scalar of LLVM type `type` in every lane."""
         ...
@@ -86,6 +90,7 @@ class EmitContext(Protocol):
 
 
 Emitter: TypeAlias = Callable[[EmitContext], None]
+Tiles: TypeAlias = tuple[tuple[int, int, int], ...]  # number, rows, and bytes of a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +103,9 @@ class Intrinsic:
     body: tuple[BodyLoop, ...] | None = None
     emitter: Emitter | None = None
     steps: float = 1.0  # multiply-adds of a vector that take as long as one that an emitter writes
+    # Registers for matrices that it uses: their shapes are set before. Operands in registers are in these alone, and
+    # only intrinsics that use them touch such operands.
+    tiles: Tiles = ()
 
     def __post_init__(self) -> None:
         assert (self.body is None) != (self.emitter is None), f"{self.name} has a body or an emitter"

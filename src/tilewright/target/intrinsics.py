@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tilewright.ir.dtype import DType
 from tilewright.support.extensions import Additions
-from tilewright.target import arm, x86, x86_few_bits
+from tilewright.target import arm, x86, x86_amx, x86_few_bits
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 
@@ -33,7 +33,7 @@ def register_intrinsics(*family: Intrinsic) -> None:
 
 
 def find_intrinsic(name: str) -> Intrinsic | None:
-    return _OWN.get(name) or ADDED.items.get(name)
+    return _OWN.get(name) or ADDED.items.get(name) or x86_amx.tile_intrinsic(name)
 
 
 def intrinsic_names() -> tuple[str, ...]:

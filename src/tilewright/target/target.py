@@ -9,18 +9,20 @@ from dataclasses import dataclass, replace
 
 from tilewright.support.errors import UserError
 from tilewright.support.processor import cache_kib, cpu_features, cpu_model
+from tilewright.support.tile_permission import TILE_FEATURES, without_refused
 from tilewright.target.figures import calibrated
 from tilewright.target.machine import Machine, shipped_machine, zen3
 
 # Features that our code generator makes use of; the ISA floor of an artifact is the subset it was built with.
 X86_V3 = frozenset({"avx2", "fma", "avx", "sse4.2", "popcnt", "bmi", "bmi2", "f16c"})
 X86_V4 = X86_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-_BESIDE_V4 = frozenset({"avx512vnni"})  # that only some of those processors have
+# That only some of those processors have, each with what comes with it.
+_BESIDE_V4 = (frozenset({"avx512vnni"}), TILE_FEATURES)
 
 
 HOST = "host"
 _UNUSED = {
-    "amx-tile": "AMX: tiles of matrices of bytes and bf16",
+    "avx512fp16": "AVX512_FP16: arithmetic on f16",
 }
 _L3_KIB = 16384  # KiB of the third-level cache where the kernel does not tell; given: that of SHIPPED
 
@@ -81,8 +83,11 @@ AVX512 = x86_64(
     X86_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
 )  # KiB; given: as servers have had them
 AVX512_VNNI = x86_64(
-    X86_V4 | _BESIDE_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
+    X86_V4 | {"avx512vnni"}, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
 )  # KiB; given: as above, with dot products of bytes
+AMX = x86_64(
+    AVX512_VNNI.features | TILE_FEATURES, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
+)  # KiB; given: as above, with tiles of matrices
 AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
 
 
@@ -101,7 +106,8 @@ def native() -> Target:
             hint="run on a machine that is, or on an emulated one",
         )
     has = cpu_features()
-    levels = (X86_V4 | (_BESIDE_V4 & has), X86_V3)
+    beside = frozenset[str]().union(*(some for some in _BESIDE_V4 if has >= some))
+    levels = (X86_V4 | without_refused(beside), X86_V3)
     features = next((level for level in levels if has >= level), frozenset[str]())
     model, caches = cpu_model(), cache_kib()
     l3 = caches.get(3, max(caches.get(2, 0), _L3_KIB))

@@ -181,14 +181,14 @@ def schedule_contraction(s: Draft, name: str, plan: GemmPlan, target: Target) ->
     column = c.cols[-1].var.name
     if plan.fuse_cols > 1:
         column = fuse_group(s, name, epilogue, c.cols[len(c.cols) - plan.fuse_cols :])
-    _columns_last(s, name, column)
+    columns_last(s, name, column)
     c = _contraction(s.func, name, target)
     reduce = tuple(sorted(c.reduce, key=lambda it: order.index(it.var.name)))
     dot = c.dot
     if plan.pack_b:
-        _pack_columns(s, c, reduce, min(plan.columns, c.cols[-1].extent))
+        pack_columns(s, c, reduce, min(plan.columns, c.cols[-1].extent))
     if plan.pack_a:
-        _pack_rows(s, c, reduce, target)
+        pack_rows(s, c, reduce, target)
     c = _contraction(s.func, name, target)
     assert c.dot is None or c.dot is dot  # copies of a wider type are what it adds up
     _tile(s, c, epilogue, reduce, between, plan, target)
@@ -230,7 +230,7 @@ def fuse_group(s: Draft, block: str, epilogue: str, group: tuple[Iter, ...]) -> 
     return fused.iter
 
 
-def _columns_last(s: Draft, block: str, column: str) -> None:
+def columns_last(s: Draft, block: str, column: str) -> None:
     """A register holds neighbouring columns: they are the accumulator's last dimension."""
     store = find_block(s.func, block).store
     (at,) = [d for d, i in enumerate(store.indices) if isinstance(i, Var) and i.name == column]
@@ -276,7 +276,7 @@ def _used(load: Load) -> set[Var]:
     return {v for i in load.indices for v in free_vars(i)}
 
 
-def _pack_columns(s: Draft, c: Contraction, reduce: tuple[Iter, ...], width: int) -> None:
+def pack_columns(s: Draft, c: Contraction, reduce: tuple[Iter, ...], width: int) -> None:
     """Copy B into panels [batch, other columns, column panel, k…, width]."""
     col, used = c.cols[-1], _used(c.b)
     outer = [it for it in (*c.batch, *c.cols[:-1]) if it.var in used]
@@ -332,7 +332,7 @@ def _write_panels(s: Draft, above: tuple[str, ...], last: str, outer: int, width
     parallel_prefix(s, around)
 
 
-def _pack_rows(s: Draft, c: Contraction, reduce: tuple[Iter, ...], target: Target) -> None:
+def pack_rows(s: Draft, c: Contraction, reduce: tuple[Iter, ...], target: Target) -> None:
     """Copy A into rows [batch, rows…, k…] that follow each other, a line apart where they would share cache sets."""
     used = _used(c.a)
     order = [it for it in (*c.batch, *c.rows) if it.var in used] + list(reduce)
