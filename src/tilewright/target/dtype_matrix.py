@@ -38,8 +38,8 @@ for and tested under an emulator only, and has no name on the command line yet.
 
 Nodes that the host runs are between native programs ([which, and what they cost](dynamic.md#nodes-of-the-host)).
 
-Quantized models (QDQ, `QLinear…`, `MatMulInteger`, dynamic quantization) give the results that ONNX defines; they sum up
-bytes, by VNNI and AMX where the processor has these ([low precision](low-precision.md)).
+Quantized models (QDQ, `QLinear…`, `MatMulInteger`, dynamic quantization) give the results that ONNX defines; they sum
+up bytes, by VNNI and AMX where the processor has these ([low precision](low-precision.md)).
 """
 
 
