@@ -21,7 +21,7 @@ class Instruction:
         code = line.split("#")[0].strip()
         if not code or code.startswith(".") or _LABEL.match(code):
             return None
-        name, _, rest = code.partition("\t")
+        name, _, rest = code.removeprefix("{vex}\t").partition("\t")
         # Commas inside of a memory operand do not part operands.
         operands = re.findall(r"(?:[^,(]|\([^)]*\))+", rest)
         return Instruction(name.strip(), tuple(o.strip() for o in operands))

@@ -24,6 +24,8 @@ from onnxruntime.quantization import (
 
 import tilewright as tw
 from tilewright.runtime.session import Session
+from tilewright.support.processor import cpu_features
+from tilewright.target.target import AVX_VNNI
 
 SHAPE = (2, 3, 12, 12)
 WEIGHTS = {
@@ -92,6 +94,11 @@ def dynamic(source: str, target: str) -> None:
     quantize_dynamic(source, target, weight_type=QuantType.QInt8, reduce_range=True)
 
 
+# A processor that has AVX2 and instructions for bytes, but no AVX-512.
+needs_avx_vnni = pytest.param(
+    "x86-64-v3+avxvnni",
+    marks=pytest.mark.skipif(not cpu_features() >= AVX_VNNI.features, reason="this machine has no AVX-VNNI"),
+)
 S8, U8, I16 = QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16
 FORMS = {
     "operators": static(QuantFormat.QOperator, activation_type=U8, weight_type=S8),
@@ -115,16 +122,17 @@ def judged(model: ModelProto, x: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the quantizer
+@pytest.mark.parametrize("target", ["native", needs_avx_vnni])
 @pytest.mark.parametrize("form", FORMS)
-def test_agrees_with_onnxruntime(form: str, tmp_path: Path) -> None:
-    source, target = tmp_path / "float.onnx", tmp_path / "quantised.onnx"
+def test_agrees_with_onnxruntime(form: str, target: str, tmp_path: Path) -> None:
+    source, quantised = tmp_path / "float.onnx", tmp_path / "quantised.onnx"
     onnx.save(network(), source)
-    FORMS[form](str(source), str(target))
-    model = onnx.load(target)
+    FORMS[form](str(source), str(quantised))
+    model = onnx.load(quantised)
     kinds = {n.op_type for n in model.graph.node}
     assert kinds & {"QLinearConv", "QuantizeLinear", "ConvInteger"}, "nothing was quantised"
     x = np.random.default_rng(9).standard_normal(SHAPE).astype(np.float32)
-    got, wanted = tw.load(model, threads=1).run({"x": x})["y"], judged(model, x)
+    got, wanted = tw.load(model, threads=1, target=target).run({"x": x})["y"], judged(model, x)
     # Of a result that was quantised at the end, the step is 1/256: softmax is between 0 and 1.
     step = 1e-6 if form == "dynamic" else 2e-4 if "16" in form else 1 / 255
     np.testing.assert_allclose(got, wanted, rtol=0, atol=step)

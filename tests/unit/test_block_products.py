@@ -16,14 +16,14 @@ from tilewright.search.default import choose_schedule, make_request
 from tilewright.support.arrays import Array
 from tilewright.support.processor import cpu_features
 from tilewright.target.intrinsics import block_products
-from tilewright.target.target import AVX2, AVX512, AVX512_VNNI, BASELINE, Target
+from tilewright.target.target import AVX2, AVX512, AVX512_VNNI, AVX_VNNI, BASELINE, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import run_func
 from tilewright.tir.stmt import Emit, walk_stmts
 from tilewright.tir.verify import verify_func
 
-TARGETS = {"avx2": AVX2, "avx512": AVX512, "vnni": AVX512_VNNI}
+TARGETS = {"avx2": AVX2, "avx512": AVX512, "vnni": AVX512_VNNI, "avx-vnni": AVX_VNNI}
 CONSTANTS = frozenset({"codes", "scales", "zeros"})
 
 

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
-from native import run_native
+from assembly import innermost_loops
+from native import kernels_of, run_native
 
+from tilewright.codegen.kernel import kernel_ir
+from tilewright.codegen.objects import compile_assembly
 from tilewright.families.gemm.dot_products import dot_product
 from tilewright.families.gemm.recipe import try_integer_contraction
 from tilewright.families.gemm.space import GemmSpace, gemm_space
@@ -13,7 +16,7 @@ from tilewright.ir.expr import cast
 from tilewright.search.default import choose_schedule, make_request
 from tilewright.support.arrays import Array
 from tilewright.support.processor import cpu_features
-from tilewright.target.target import AARCH64, AVX2, AVX512, AVX512_VNNI, Target
+from tilewright.target.target import AARCH64, AVX2, AVX512, AVX512_VNNI, AVX_VNNI, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import run_func
@@ -21,7 +24,7 @@ from tilewright.tir.stmt import Emit, blocks, walk_stmts
 from tilewright.tir.verify import verify_func
 
 I32 = DType.I32
-TARGETS = {"avx2": AVX2, "avx512": AVX512, "vnni": AVX512_VNNI}
+TARGETS = {"avx2": AVX2, "avx512": AVX512, "vnni": AVX512_VNNI, "avx-vnni": AVX_VNNI}
 
 
 def gemm(m: int, n: int, k: int, left: DType = DType.U8, right: DType = DType.I8) -> Func:
@@ -111,6 +114,17 @@ def test_the_best_point_is_made_of_dot_products(target: Target) -> None:
     emitted = {s.intrinsic for s in walk_stmts(built.body) if isinstance(s, Emit)}
     assert emitted == {dot.names[target.lanes(4)]}
     assert choose_schedule(func, target, frozenset({"B"})).family == "gemm"
+
+
+def test_avx_vnni_keeps_a_tile_in_registers() -> None:
+    func = gemm(48, 64, 64)
+    space = space_of(func, AVX_VNNI)
+    built = space.build(space.decisions(space.ranked()[0][0])).func
+    kernels, _ = kernels_of(built, AVX_VNNI)
+    text = compile_assembly(kernel_ir(kernels[-1]), AVX_VNNI)
+    (loop,) = (n for n in innermost_loops(text) if "vpdpbusd" in {i.name for i in n.instructions})
+    assert not loop.count("touches_stack") and not loop.count("is_store")
+    assert "%zmm" not in text and text.count("vpdpbusd") == text.count("{vex}\tvpdpbusd")
 
 
 def test_what_a_target_multiplies() -> None:

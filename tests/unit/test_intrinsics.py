@@ -27,7 +27,16 @@ from tilewright.target.intrinsics import (
     intrinsics_of,
     register_intrinsics,
 )
-from tilewright.target.target import AARCH64, AVX2, AVX512, AVX512_VNNI, BASELINE
+from tilewright.target.target import (
+    AARCH64,
+    AVX2,
+    AVX512,
+    AVX512_VNNI,
+    AVX_VNNI,
+    AVX_VNNI_INT8,
+    BASELINE,
+    Target,
+)
 from tilewright.tir.compare import same_func
 from tilewright.tir.interp import run_func
 from tilewright.tir.parser import parse_func
@@ -69,18 +78,30 @@ def test_x86_native_code(intrinsic: Intrinsic, scope: Scope) -> None:
         )
 
 
-@pytest.mark.skipif(not cpu_features() >= AVX512_VNNI.features, reason="this machine has no AVX-512 VNNI")
+def _beyond_avx2() -> list[object]:
+    """Intrinsics of processors that have more than AVX2, on a target that has them."""
+    found = {"vnni": AVX512_VNNI, "avx512": AVX512_VNNI, "avxvnni": AVX_VNNI, "avxvnniint8": AVX_VNNI_INT8}
+    return [
+        pytest.param(
+            i,
+            t,
+            id=i.name,
+            marks=pytest.mark.skipif(
+                not cpu_features() >= t.features, reason=f"this machine has not all of {sorted(t.features)}"
+            ),
+        )
+        for i in ALL
+        if i.emitter is not None and (t := found.get(i.name.split(".")[0])) is not None
+    ]
+
+
 @pytest.mark.parametrize("scope", [Scope.REGISTER, Scope.GLOBAL], ids=lambda s: s.value)
-@pytest.mark.parametrize(
-    "name", ["vnni.u8i8.dot4_16", "vnni.u8i8.dot4_8", "vnni.i16.dot2_16", "avx512.i16.dot2_16"]
-)
-def test_wide_dot_products_do_not_saturate(name: str, scope: Scope) -> None:
-    intrinsic = find_intrinsic(name)
-    assert intrinsic is not None
+@pytest.mark.parametrize(("intrinsic", "target"), _beyond_avx2())
+def test_native_code_beyond_avx2(intrinsic: Intrinsic, target: Target, scope: Scope) -> None:
     func = tensorized(intrinsic, scope)
     for kind in ("random", "extreme"):
         inputs = inputs_of(func, kind, np.random.default_rng(2))
-        found, wanted = run_native(func, inputs, AVX512_VNNI)[0], run_func(func, *inputs)[0]
+        found, wanted = run_native(func, inputs, target)[0], run_func(func, *inputs)[0]
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -101,10 +122,17 @@ def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path)
         ("x86.i16.dot2_8", "vpmaddwd"),
         ("vnni.u8i8.dot4_16", "vpdpbusd"),
         ("vnni.i16.dot2_16", "vpdpwssd"),
+        ("avxvnni.u8i8.dot4_8", "{vex}\tvpdpbusd\t"),
+        ("avxvnni.i16.dot2_8", "{vex}\tvpdpwssd\t"),
+        ("avxvnni.i8u4.dot8_8", "{vex}\tvpdpbusd\t"),
+        ("avxvnni.i8u8.dot8_8", "{vex}\tvpdpbusd\t"),
+        ("avxvnniint8.i8i8.dot4_8", "vpdpbssd\t"),
+        ("avxvnniint8.u8u8.dot4_8", "vpdpbuud\t"),
         ("arm.f32.tile_4x8", "fmla"),
         ("arm.i8i8.sdot", "sdot"),
         ("arm.u8u8.udot", "udot"),
         ("arm.u8i8.usdot", "usdot"),
+        ("arm.i8u4.dot8", "sdot"),
         ("arm.i8i8.smmla", "smmla"),
         ("arm.u8u8.ummla", "ummla"),
         ("arm.u8i8.usmmla", "usmmla"),
@@ -113,7 +141,8 @@ def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path)
 def test_the_instruction_is_there(name: str, instruction: str) -> None:
     intrinsic = find_intrinsic(name)
     assert intrinsic is not None
-    target = {"arm": AARCH64, "vnni": AVX512_VNNI}.get(name.split(".")[0], AVX2)
+    special = {"arm": AARCH64, "vnni": AVX512_VNNI, "avxvnni": AVX_VNNI, "avxvnniint8": AVX_VNNI_INT8}
+    target = special.get(name.split(".")[0], AVX2)
     (kernel,), _ = kernels_of(tensorized(intrinsic, Scope.REGISTER), target)
     assert instruction in compile_assembly(kernel_ir(kernel), target)
 
@@ -129,21 +158,24 @@ def test_a_target_without_the_instruction_runs_the_body(scope: Scope) -> None:
 
 def test_names_are_unique_and_families_belong_to_one_target() -> None:
     assert len({i.name for i in ALL}) == len(ALL)
+    narrow, wide = (AVX2, AVX_VNNI, AVX_VNNI_INT8), (AVX512, AVX512_VNNI)
+    families = {
+        "arm": {AARCH64},
+        "x86": {*narrow, *wide},
+        "avx512": {*wide},
+        "vnni": {AVX512_VNNI},
+        "avxvnni": {AVX_VNNI, AVX_VNNI_INT8},
+        "avxvnniint8": {AVX_VNNI_INT8},
+    }
     for i in ALL:
-        owners = [t for t in (AVX2, AVX512, AVX512_VNNI, AARCH64) if i in intrinsics_of(t)]
-        family = i.name.split(".")[0]
-        wanted = {
-            "arm": [AARCH64],
-            "x86": [AVX2, AVX512, AVX512_VNNI],
-            "avx512": [AVX512, AVX512_VNNI],
-            "vnni": [AVX512_VNNI],
-        }
-        assert owners == wanted[family], i.name
+        owners = {t for t in (*narrow, *wide, AARCH64) if i in intrinsics_of(t)}
+        assert owners == families[i.name.split(".")[0]], i.name
 
 
 def test_targets_know_which_bytes_they_multiply() -> None:
     assert byte_products(AVX2) == byte_products(AVX512) == frozenset()
-    assert byte_products(AVX512_VNNI) == {(DType.U8, DType.I8)}
+    assert byte_products(AVX512_VNNI) == byte_products(AVX_VNNI) == {(DType.U8, DType.I8)}
+    assert byte_products(AVX_VNNI_INT8) == byte_products(AARCH64)
     assert byte_products(AARCH64) == {(DType.U8, DType.I8), (DType.I8, DType.I8), (DType.U8, DType.U8)}
 
 

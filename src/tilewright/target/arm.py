@@ -11,6 +11,7 @@ from tilewright.target.intrinsic import (
     Operand,
     state,
 )
+from tilewright.target.lane_products import adding_halves, calling, half_products, lane_products
 from tilewright.target.register_tiles import f32_tiles
 
 _REGISTERS = 32  # vector registers, of 16 bytes; given
@@ -34,17 +35,6 @@ F32_TILES: tuple[Intrinsic, ...] = f32_tiles(
 # --------------------------------------------------------------------------------------------------- bytes
 
 
-def _dot(function: str) -> Emitter:
-    def write(c: EmitContext) -> None:
-        """Four bytes of A in every lane, against four bytes of B for each."""
-        word = c.op(f"bitcast <4 x i8> {c.get(1, 0, 4)} to i32")
-        a = c.op(f"bitcast <4 x i32> {c.splat('i32', word, 4)} to <16 x i8>")
-        sums = (("<4 x i32>", c.get(0, 0, 4)), ("<16 x i8>", a), ("<16 x i8>", c.get(2, 0, 16)))
-        c.put(0, 0, 4, c.call(f"llvm.aarch64.neon.{function}.v4i32.v16i8", "<4 x i32>", *sums))
-
-    return write
-
-
 def _matrix(function: str) -> Emitter:
     def write(c: EmitContext) -> None:
         """Two rows of eight bytes in each operand, the four sums in one register."""
@@ -54,19 +44,9 @@ def _matrix(function: str) -> Emitter:
     return write
 
 
-def _dot4(function: str, a_type: DType, b_type: DType, feature: str) -> Intrinsic:
-    """C[j] += Σ A[k] · B[j, k] over four bytes, which lie side by side."""
-    c = Buffer("C", (4,), DType.I32, Scope.REGISTER)
-    a, b = Buffer("A", (4,), a_type), Buffer("B", (4, 4), b_type)
-    j, k = Var("j"), Var("k")
-    value = c[j] + cast(DType.I32, a[k]) * cast(DType.I32, b[j, k])
-    return Intrinsic(
-        f"arm.{a_type}{b_type}.{function}",
-        state(function, (c, a, b), {j: 4}, {k: 4}, c[j], value),
-        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
-        frozenset({feature}),
-        emitter=_dot(function),
-    )
+def _dot4(function: str, a: DType, b: DType, feature: str) -> Intrinsic:
+    add = calling(f"llvm.aarch64.neon.{function}.v4i32.v16i8", _LANES)
+    return lane_products(f"arm.{a}{b}.{function}", (a, b), _LANES, frozenset({feature}), add)
 
 
 def _matrix_2x2x8(function: str, a_type: DType, b_type: DType) -> Intrinsic:
@@ -93,4 +73,16 @@ MATRIX_PRODUCTS: tuple[Intrinsic, ...] = (
     _matrix_2x2x8("smmla", DType.I8, DType.I8),
     _matrix_2x2x8("ummla", DType.U8, DType.U8),
     _matrix_2x2x8("usmmla", DType.U8, DType.I8),
+)
+
+# Halves of bytes are signed bytes that are not negative. Steps: instructions for a vector of one row; counted.
+FEW_BITS: tuple[Intrinsic, ...] = (
+    half_products(
+        "arm.i8u4.dot8",
+        _LANES,
+        1,
+        frozenset({"dotprod"}),
+        adding_halves(_LANES, calling("llvm.aarch64.neon.sdot.v4i32.v16i8", _LANES)),
+        2.0,
+    ),
 )

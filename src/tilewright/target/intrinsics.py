@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tilewright.ir.dtype import DType
 from tilewright.support.extensions import Additions
-from tilewright.target import arm, x86, x86_amx, x86_few_bits
+from tilewright.target import arm, x86, x86_amx, x86_few_bits, x86_vnni
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 
@@ -16,10 +16,13 @@ INTRINSICS: tuple[Intrinsic, ...] = (
     *x86.F32_TILES,
     *x86.F32_WIDE_TILES,
     *x86.DOT_PRODUCTS,
+    *x86_vnni.DOT_PRODUCTS,
+    *x86_vnni.FEW_BITS,
     *x86_few_bits.FEW_BITS,
     *arm.F32_TILES,
     *arm.DOT_PRODUCTS,
     *arm.MATRIX_PRODUCTS,
+    *arm.FEW_BITS,
 )
 ADDED: Additions[Intrinsic] = Additions("intrinsic")
 

@@ -5,7 +5,17 @@ from typing import TypeAlias
 
 from tilewright.support.errors import UserError
 from tilewright.support.extensions import Additions
-from tilewright.target.target import AVX2, AVX512, BASELINE, Target, native
+from tilewright.target.target import (
+    AMX,
+    AVX2,
+    AVX512,
+    AVX512_VNNI,
+    AVX_VNNI,
+    AVX_VNNI_INT8,
+    BASELINE,
+    Target,
+    native,
+)
 
 MakeTarget: TypeAlias = Callable[[], Target]
 
@@ -14,6 +24,11 @@ TARGETS: Mapping[str, MakeTarget] = {
     "x86-64": lambda: BASELINE,  # any
     "x86-64-v3": lambda: AVX2,  # with AVX2 and FMA
     "x86-64-v4": lambda: AVX512,  # and AVX-512
+    # With instructions for bytes, which only some processors of a level have.
+    "x86-64-v3+avxvnni": lambda: AVX_VNNI,
+    "x86-64-v3+avxvnniint8": lambda: AVX_VNNI_INT8,
+    "x86-64-v4+avx512vnni": lambda: AVX512_VNNI,
+    "x86-64-v4+amx": lambda: AMX,
 }
 ADDED: Additions[MakeTarget] = Additions("target")
 

@@ -16,8 +16,10 @@ from tilewright.target.machine import Machine, shipped_machine, zen3
 # Features that our code generator makes use of; the ISA floor of an artifact is the subset it was built with.
 X86_V3 = frozenset({"avx2", "fma", "avx", "sse4.2", "popcnt", "bmi", "bmi2", "f16c"})
 X86_V4 = X86_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-# That only some of those processors have, each with what comes with it.
+# That only some of those processors have, each with what comes with it. What AVX-VNNI has, AVX-512 VNNI has for wider
+# vectors, too.
 _BESIDE_V4 = (frozenset({"avx512vnni"}), TILE_FEATURES)
+_BESIDE_V3 = (frozenset({"avxvnni"}), frozenset({"avxvnni", "avxvnniint8"}))
 
 
 HOST = "host"
@@ -79,6 +81,8 @@ def aarch64(features: frozenset[str], *, l1: int = 64, l2: int = 1024, l3: int =
 
 BASELINE = x86_64(frozenset())  # any x86-64
 AVX2 = x86_64(X86_V3, cpu="znver3")
+AVX_VNNI = x86_64(X86_V3 | {"avxvnni"}, cpu="alderlake")  # with dot products of bytes
+AVX_VNNI_INT8 = x86_64(AVX_VNNI.features | {"avxvnniint8"}, cpu="alderlake")  # of any signs
 AVX512 = x86_64(
     X86_V4, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
 )  # KiB; given: as servers have had them
@@ -106,8 +110,11 @@ def native() -> Target:
             hint="run on a machine that is, or on an emulated one",
         )
     has = cpu_features()
-    beside = frozenset[str]().union(*(some for some in _BESIDE_V4 if has >= some))
-    levels = (X86_V4 | without_refused(beside), X86_V3)
+    v4, v3 = (
+        frozenset[str]().union(*(some for some in beside if has >= some))
+        for beside in (_BESIDE_V4, _BESIDE_V3)
+    )
+    levels = (X86_V4 | without_refused(v4), X86_V3 | v3)
     features = next((level for level in levels if has >= level), frozenset[str]())
     model, caches = cpu_model(), cache_kib()
     l3 = caches.get(3, max(caches.get(2, 0), _L3_KIB))

@@ -10,7 +10,7 @@ are masked in registers, so weights are read as they are stored.
 from collections.abc import Iterator
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import BinaryOp, Buffer, Expr, Scope, Var, binary, cast, const
+from tilewright.ir.expr import Buffer, Scope, Var, cast
 from tilewright.target.intrinsic import (
     ANYWHERE,
     MEMORY,
@@ -20,31 +20,19 @@ from tilewright.target.intrinsic import (
     Operand,
     state,
 )
+from tilewright.target.lane_products import (
+    AddProducts,
+    adding_halves,
+    calling,
+    half_products,
+    halves,
+    in_every_lane,
+)
 
-_HALF = 4  # bits of half of the bytes; given
 _WORDS = 2  # groups of bytes of 8 bits: as many products as those of 4 bits have; given
-_MASK = (1 << _HALF) - 1  # of the low half of the bytes; given
 # What sums up products of bytes in pairs, and pairs of shorts, by lanes.
 _PAIRS = {8: ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")}
 _PAIRS[16] = ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")
-
-
-def _word(c: EmitContext, operand: int, start: int, lanes: int) -> str:
-    """Four bytes of A in every lane."""
-    word = c.op(f"bitcast <4 x i8> {c.get(operand, start, 4)} to i32")
-    return c.op(f"bitcast <{lanes} x i32> {c.splat('i32', word, lanes)} to <{4 * lanes} x i8>")
-
-
-def _halves(c: EmitContext, group: int, lanes: int) -> tuple[str, str]:
-    """The low and the high halves of the bytes of B. There is no shift of bytes: it is one of 16 bits, masked."""
-    size = 4 * lanes
-    whole = c.get(3, group * size, size)
-    mask = c.splat("i8", str(_MASK), size)
-    low = c.op(f"and <{size} x i8> {whole}, {mask}")
-    shorts = c.op(f"bitcast <{size} x i8> {whole} to <{size // 2} x i16>")
-    moved = c.op(f"lshr <{size // 2} x i16> {shorts}, {c.splat('i16', str(_HALF), size // 2)}")
-    high = c.op(f"and <{size} x i8> {c.op(f'bitcast <{size // 2} x i16> {moved} to <{size} x i8>')}, {mask}")
-    return low, high
 
 
 class _Shorts:
@@ -68,41 +56,27 @@ class _Shorts:
         return self._c.op(f"add {sums} {total}, {pairs}")
 
 
-def _emit_vnni_nibbles(instruction: str, lanes: int) -> Emitter:
-    sums, chars = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
-
-    def emit(c: EmitContext) -> None:
-        total = c.get(0, 0, lanes)
-        for operand, half in enumerate(_halves(c, 0, lanes), 1):
-            factors = (sums, total), (chars, half), (chars, _word(c, operand, 0, lanes))
-            total = c.call(instruction, sums, *factors)
-        c.put(0, 0, lanes, total)
-
-    return emit
-
-
 def _emit_nibbles(groups: int, lanes: int) -> Emitter:
     """vpmaddubsw adds two products of at most 15 · 128, and eight of these fit 16 bits: nothing saturates."""
 
     def emit(c: EmitContext) -> None:
         shorts, total = _Shorts(c, lanes), ""
         for q in range(groups):
-            for operand, half in enumerate(_halves(c, q, lanes), 1):
-                pairs = shorts.products(half, _word(c, operand, 4 * q, lanes))
+            for operand, half in enumerate(halves(c, 4 * q * lanes, lanes), 1):
+                pairs = shorts.products(half, in_every_lane(c, operand, 4 * q, lanes))
                 total = shorts.sum(total, pairs) if total else pairs
         c.put(0, 0, lanes, shorts.added(c.get(0, 0, lanes), total))
 
     return emit
 
 
-def _emit_vnni_bytes(instruction: str, lanes: int) -> Emitter:
-    sums, chars, size = f"<{lanes} x i32>", f"<{4 * lanes} x i8>", 4 * lanes
+def adding_bytes(lanes: int, add: AddProducts) -> Emitter:
+    """A few groups, by an instruction whose left factors are the weights."""
 
     def emit(c: EmitContext) -> None:
-        total = c.get(0, 0, lanes)
+        total, size = c.get(0, 0, lanes), 4 * lanes
         for q in range(_WORDS):
-            weights, word = c.get(2, q * size, size), _word(c, 1, 4 * q, lanes)
-            total = c.call(instruction, sums, (sums, total), (chars, weights), (chars, word))
+            total = add(c, total, c.get(2, q * size, size), in_every_lane(c, 1, 4 * q, lanes))
         c.put(0, 0, lanes, total)
 
     return emit
@@ -114,7 +88,7 @@ def _emit_bytes(lanes: int) -> Emitter:
     def emit(c: EmitContext) -> None:
         shorts, size, total = _Shorts(c, lanes), 4 * lanes, c.get(0, 0, lanes)
         for q in range(_WORDS):
-            weights, word = c.get(2, q * size, size), _word(c, 1, 4 * q, lanes)
+            weights, word = c.get(2, q * size, size), in_every_lane(c, 1, 4 * q, lanes)
             whole = c.op(f"bitcast <{size} x i8> {weights} to <{2 * lanes} x i16>")
             for mask in (0xFF, -0x100):
                 kept = c.op(f"and <{2 * lanes} x i16> {whole}, {c.splat('i16', str(mask), 2 * lanes)}")
@@ -125,33 +99,10 @@ def _emit_bytes(lanes: int) -> Emitter:
     return emit
 
 
-def _half_products(a: tuple[Expr, Expr], byte: Expr) -> Expr:
-    low = cast(DType.I32, binary(BinaryOp.AND, byte, const(_MASK, DType.U8)))
-    high = cast(DType.I32, binary(BinaryOp.SHR, byte, const(_HALF, DType.U8)))
-    return cast(DType.I32, a[0]) * low + cast(DType.I32, a[1]) * high
-
-
-def _nibbles(
-    name: str, lanes: int, groups: int, features: frozenset[str], emitter: Emitter, steps: float
+def byte_products(
+    name: str, lanes: int, features: frozenset[str], emitter: Emitter, steps: float
 ) -> Intrinsic:
-    c, j, k, q = Buffer("C", (lanes,), DType.I32, Scope.REGISTER), Var("j"), Var("k"), Var("q")
-    several = (groups,) if groups > 1 else ()
-    at = (q,) if groups > 1 else ()
-    low, high = (Buffer(n, (*several, 4), DType.I8) for n in ("A0", "A1"))
-    b = Buffer("B", (*several, lanes, 4), DType.U8)
-    operands = (
-        Operand("C", ANYWHERE, 1),
-        Operand("A0", MEMORY, 1),
-        Operand("A1", MEMORY, 1),
-        Operand("B", MEMORY, 2),
-    )
-    over = {q: groups, k: 4} if groups > 1 else {k: 4}
-    value = c[j] + _half_products((low[(*at, k)], high[(*at, k)]), b[(*at, j, k)])
-    meaning = state("nibbles", (c, low, high, b), {j: lanes}, over, c[j], value)
-    return Intrinsic(name, meaning, operands, features, emitter=emitter, steps=steps)
-
-
-def _bytes(name: str, lanes: int, features: frozenset[str], emitter: Emitter, steps: float) -> Intrinsic:
+    """C[j] += Σ A[q, k] · B[q, j, k]."""
     c, j, k, q = Buffer("C", (lanes,), DType.I32, Scope.REGISTER), Var("j"), Var("k"), Var("q")
     a, b = Buffer("A", (_WORDS, 4), DType.I8), Buffer("B", (_WORDS, lanes, 4), DType.U8)
     value = c[j] + cast(DType.I32, a[q, k]) * cast(DType.I32, b[q, j, k])
@@ -169,15 +120,15 @@ def _in_pairs() -> Iterator[Intrinsic]:
     for lanes, isa, features in ((8, "x86", _AVX2), (16, "avx512", _AVX512BW)):
         for groups in (4, 2, 1):
             name, emitter = f"{isa}.i8u4.dot{8 * groups}_{lanes}", _emit_nibbles(groups, lanes)
-            yield _nibbles(name, lanes, groups, features, emitter, 4.0 * groups + 1)
-        yield _bytes(f"{isa}.i8u8.dot8_{lanes}", lanes, features, _emit_bytes(lanes), 12.0)
+            yield half_products(name, lanes, groups, features, emitter, 4.0 * groups + 1)
+        yield byte_products(f"{isa}.i8u8.dot8_{lanes}", lanes, features, _emit_bytes(lanes), 12.0)
 
 
-_DOT = "llvm.x86.avx512.vpdpbusd.512"
+_DOT = calling("llvm.x86.avx512.vpdpbusd.512", 16)
 
 # Steps: instructions for a vector of one row, without those that take bytes apart; counted.
 FEW_BITS: tuple[Intrinsic, ...] = (
-    _nibbles("vnni.i8u4.dot8_16", 16, 1, _VNNI, _emit_vnni_nibbles(_DOT, 16), 2.0),
-    _bytes("vnni.i8u8.dot8_16", 16, _VNNI, _emit_vnni_bytes(_DOT, 16), 2.0),
+    half_products("vnni.i8u4.dot8_16", 16, 1, _VNNI, adding_halves(16, _DOT), 2.0),
+    byte_products("vnni.i8u8.dot8_16", 16, _VNNI, adding_bytes(16, _DOT), 2.0),
     *_in_pairs(),
 )
