@@ -20,9 +20,10 @@ from tilewright.codegen.kernel import kernel_ir, parts
 from tilewright.codegen.legalize import legalize
 from tilewright.codegen.objects import compile_object
 from tilewright.ir.expr import Buffer
+from tilewright.search.default import schedule_func
 from tilewright.support.arrays import Array
 from tilewright.target.target import AARCH64, Target
-from tilewright.tir.func import Func
+from tilewright.tir.func import Call, Func, Module
 from tilewright.tir.interp import poisoned_array
 from tilewright.tir.pipeline import lower_func
 
@@ -34,6 +35,7 @@ needs_qemu = pytest.mark.skipif(
 
 _BASE = 0x400000
 _ALIGN = 64
+_ROOM = 0x8000  # for headers and start code
 
 
 def run_aarch64(func: Func, inputs: Sequence[Array], folder: Path, target: Target = AARCH64) -> list[Array]:
@@ -45,7 +47,37 @@ def run_aarch64(func: Func, inputs: Sequence[Array], folder: Path, target: Targe
     for phase in phases:
         kernel = phase.func
         program.add(compile_object(kernel_ir(kernel), target), kernel.name, kernel.params, parts(kernel))
-    return program.run(folder / f"{func.name}.elf", func.outputs)
+    return program.run(folder / f"{func.name}.elf", func.outputs, _cpu(target))
+
+
+def run_module_aarch64(
+    module: Module, inputs: Mapping[str, Array], folder: Path, target: Target = AARCH64
+) -> tuple[list[Array], list[Func]]:
+    """The outputs of a whole program that is a sequence of calls, each Func with the schedule that is chosen for it;
+    and these Funcs.
+    """
+    constants = frozenset(c.buffer.name for c in module.constants)
+    arrays: dict[Buffer, Array] = {c.buffer: np.asarray(c.value) for c in module.constants}
+    arrays |= {b: inputs[b.name] for b in module.inputs}
+    arrays |= {b: poisoned_array(b) for b in (*module.temps, *module.outputs)}
+    funcs: list[Func] = []
+    code: list[tuple[Func, list[Buffer]]] = []
+    for call in module.program:
+        assert isinstance(call, Call), "only calls of Funcs run here"
+        funcs.append(schedule_func(module.func(call.func), target, constants).func)
+        phases, shared = lower_func(funcs[-1], legalize(target))
+        arrays |= {b: poisoned_array(b) for b in shared}
+        place = dict(zip(funcs[-1].params, call.args, strict=True))
+        code += [(p.func, [place.get(b, b) for b in p.func.params]) for p in phases]
+    program = Program(arrays)
+    for kernel, buffers in code:
+        program.add(compile_object(kernel_ir(kernel), target), kernel.name, buffers, parts(kernel))
+    return program.run(folder / "module.elf", module.outputs, _cpu(target)), funcs
+
+
+def _cpu(target: Target) -> str:
+    """The processor with all features; if it is to have SVE, with vectors of this length."""
+    return f"max,sve-default-vector-length={target.vector_bytes}" if "sve" in target.features else "max"
 
 
 @dataclass(frozen=True)
@@ -63,7 +95,7 @@ class Program:
     """One segment at a fixed address. Nothing moves after it was placed."""
 
     def __init__(self, arrays: Mapping[Buffer, Array]) -> None:
-        self._image = bytearray(0x1000)  # headers, and room for the start code
+        self._image = bytearray(_ROOM)
         self._code: list[int] = []
         self._places: dict[Buffer, tuple[int, Array]] = {}
         self._data_start = self._place(b"")
@@ -82,13 +114,13 @@ class Program:
             self._set(9, entry)
             self._code.append(0xD63F0000 | 9 << 5)  # blr x9
 
-    def run(self, path: Path, outputs: Sequence[Buffer]) -> list[Array]:
+    def run(self, path: Path, outputs: Sequence[Buffer], cpu: str) -> list[Array]:
         self._system_call(64, 1, self._data_start, self._data_end - self._data_start)  # write
         self._system_call(93, 0)  # exit
         path.write_bytes(self._elf())
         path.chmod(0o700)
         assert QEMU is not None, "qemu-aarch64 is required here and not installed"
-        done = subprocess.run([QEMU, "-cpu", "max", str(path)], capture_output=True, check=False, timeout=60)
+        done = subprocess.run([QEMU, "-cpu", cpu, str(path)], capture_output=True, check=False, timeout=60)
         assert done.returncode == 0, f"{path.name} ended with {done.returncode}: {done.stderr.decode()}"
         found: list[Array] = []
         for b in outputs:
@@ -115,7 +147,7 @@ class Program:
     def _elf(self) -> bytes:
         start = 64 + 56  # after the headers
         code = b"".join(struct.pack("<I", c) for c in self._code)
-        assert start + len(code) <= 0x1000, "too many parts for the start code"
+        assert start + len(code) <= _ROOM, "too many parts for the start code"
         size = len(self._image)
         head = struct.pack(
             "<16sHHIQQQIHHHHHH",

@@ -12,7 +12,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import UnaryOp, cast, maximum, unary
 from tilewright.search.default import schedule_func
 from tilewright.support.arrays import Array
-from tilewright.target.target import AARCH64
+from tilewright.target.target import AARCH64, AARCH64_SVE_256, Target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func
 from tilewright.tir.interp import interpret_func, poisoned_array
@@ -43,9 +43,9 @@ def inputs_of(func: Func) -> list[Array]:
     ]
 
 
-def run_lowered(func: Func, inputs: list[Array]) -> list[Array]:
+def run_lowered(func: Func, inputs: list[Array], target: Target) -> list[Array]:
     """The interpreter on the kernels as the code generator takes them: functions have become arithmetic."""
-    kernels, shared = kernels_of(func, AARCH64)
+    kernels, shared = kernels_of(func, target)
     given = [p for p in func.params if p not in func.outputs]
     arrays = dict(zip(given, inputs, strict=True)) | {b: poisoned_array(b) for b in (*func.outputs, *shared)}
     for kernel in kernels:
@@ -54,9 +54,11 @@ def run_lowered(func: Func, inputs: list[Array]) -> list[Array]:
 
 
 @needs_qemu
+@pytest.mark.parametrize("target", [AARCH64, AARCH64_SVE_256], ids=["neon", "sve"])
 @pytest.mark.parametrize("name", ["matmul_f32", "conv", "row_max", "elementwise", "softmax", "numbers"])
-def test_the_default_schedule(name: str, tmp_path: Path) -> None:
-    func = schedule_func(numbers() if name == "numbers" else PROGRAMS[name], AARCH64, frozenset()).func
+def test_the_default_schedule(name: str, target: Target, tmp_path: Path) -> None:
+    func = schedule_func(numbers() if name == "numbers" else PROGRAMS[name], target, frozenset()).func
     inputs = inputs_of(func)
-    for found, expected in zip(run_aarch64(func, inputs, tmp_path), run_lowered(func, inputs), strict=True):
+    found_all, wanted = run_aarch64(func, inputs, tmp_path, target), run_lowered(func, inputs, target)
+    for found, expected in zip(found_all, wanted, strict=True):
         np.testing.assert_array_equal(bits(found), bits(expected))

@@ -85,6 +85,14 @@ def test_signed_bytes_are_shifted_where_only_unsigned_ones_have_a_product() -> N
     check_lowered(after)
 
 
+def test_unsigned_bytes_are_shifted_where_only_signed_ones_have_a_product() -> None:
+    """As on Arm with dot products, but without i8mm."""
+    signed = partial(contract_integers, products=frozenset({(DType.I8, DType.I8)}))
+    after = eliminate_dead(check_pass(layer(MatMul(), (4, 8), weights(8, 5)), signed))
+    assert names(after) == ["Cast", "Add", "Cast", "MatMulInteger", "Sub", "Cast", "Mul"]
+    check_lowered(after)
+
+
 def test_unsigned_weights_around_the_middle_are_signed() -> None:
     (b, x), zero = b_input(DType.U8, 4, 8), np.array(128, np.uint8)
     w = b.constant("w", RNG.integers(0, 256, (8, 5)).astype(np.uint8))

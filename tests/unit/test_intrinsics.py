@@ -29,6 +29,7 @@ from tilewright.target.intrinsics import (
 )
 from tilewright.target.target import (
     AARCH64,
+    AARCH64_SVE_256,
     AVX2,
     AVX512,
     AVX512_VNNI,
@@ -52,7 +53,7 @@ def scopes_of(intrinsic: Intrinsic) -> list[Scope]:
 
 
 def cases(*, arm: bool) -> list[object]:
-    found = [i for i in ALL if i.name.startswith("arm.") == arm]
+    found = [i for i in ALL if i.name.startswith(("arm.", "sve.")) == arm]
     return [pytest.param(i, s, id=f"{i.name}-{s.value}") for i in found for s in scopes_of(i)]
 
 
@@ -111,7 +112,8 @@ def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path)
     func = tensorized(intrinsic, scope)
     for kind in ("random", "extreme"):
         inputs = inputs_of(func, kind, np.random.default_rng(3))
-        (found,) = run_aarch64(func, inputs, tmp_path)
+        target = AARCH64_SVE_256 if intrinsic.name.startswith("sve.") else AARCH64
+        (found,) = run_aarch64(func, inputs, tmp_path, target)
         np.testing.assert_array_equal(bits(found), bits(run_func(func, *inputs)[0]))
 
 
@@ -136,12 +138,23 @@ def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path)
         ("arm.i8i8.smmla", "smmla"),
         ("arm.u8u8.ummla", "ummla"),
         ("arm.u8i8.usmmla", "usmmla"),
+        ("sve.f32.tile_4x8", "fmla\tz"),
+        ("sve.i8i8.sdot", "sdot\tz"),
+        ("sve.u8u8.udot", "udot\tz"),
+        ("sve.u8i8.usdot", "usdot\tz"),
+        ("sve.i8u4.dot8", "sdot\tz"),
     ],
 )
 def test_the_instruction_is_there(name: str, instruction: str) -> None:
     intrinsic = find_intrinsic(name)
     assert intrinsic is not None
-    special = {"arm": AARCH64, "vnni": AVX512_VNNI, "avxvnni": AVX_VNNI, "avxvnniint8": AVX_VNNI_INT8}
+    special = {
+        "arm": AARCH64,
+        "sve": AARCH64_SVE_256,
+        "vnni": AVX512_VNNI,
+        "avxvnni": AVX_VNNI,
+        "avxvnniint8": AVX_VNNI_INT8,
+    }
     target = special.get(name.split(".")[0], AVX2)
     (kernel,), _ = kernels_of(tensorized(intrinsic, Scope.REGISTER), target)
     assert instruction in compile_assembly(kernel_ir(kernel), target)
@@ -160,7 +173,8 @@ def test_names_are_unique_and_families_belong_to_one_target() -> None:
     assert len({i.name for i in ALL}) == len(ALL)
     narrow, wide = (AVX2, AVX_VNNI, AVX_VNNI_INT8), (AVX512, AVX512_VNNI)
     families = {
-        "arm": {AARCH64},
+        "arm": {AARCH64, AARCH64_SVE_256},
+        "sve": {AARCH64_SVE_256},
         "x86": {*narrow, *wide},
         "avx512": {*wide},
         "vnni": {AVX512_VNNI},
@@ -168,7 +182,7 @@ def test_names_are_unique_and_families_belong_to_one_target() -> None:
         "avxvnniint8": {AVX_VNNI_INT8},
     }
     for i in ALL:
-        owners = {t for t in (*narrow, *wide, AARCH64) if i in intrinsics_of(t)}
+        owners = {t for t in (*narrow, *wide, AARCH64, AARCH64_SVE_256) if i in intrinsics_of(t)}
         assert owners == families[i.name.split(".")[0]], i.name
 
 

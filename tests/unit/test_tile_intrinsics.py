@@ -17,8 +17,9 @@ from tilewright.support.arrays import Array
 from tilewright.support.processor import cpu_features
 from tilewright.support.tile_permission import without_refused
 from tilewright.target.intrinsics import byte_products, find_intrinsic, intrinsics_of
-from tilewright.target.target import AMX, AVX512_VNNI
-from tilewright.target.x86_amx import fits_tiles, product_name, store_name, zero_name
+from tilewright.target.matrix_units import matrix_unit
+from tilewright.target.target import AMX, AVX512_VNNI, Target
+from tilewright.target.x86_amx import fits_tiles
 from tilewright.tir.compare import same_func
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
@@ -35,10 +36,10 @@ needs_amx = pytest.mark.skipif(
 STEPS = 3  # of the reduction, around the product
 
 
-def program(rows: int, columns: int, depth: int, left: DType = U8, right: DType = I8) -> Func:
+def program(rows: int, columns: int, depth: int, left: DType = U8, right: DType = I8, group: int = 4) -> Func:
     """A tile is cleared, filled in three steps of the reduction, and stored; operands have gaps between rows."""
-    a = Buffer("A", (rows, STEPS * depth + 4), left)
-    b = Buffer("B", (STEPS * depth // 4, columns + 3, 4), right)
+    a = Buffer("A", (rows, STEPS * depth + group), left)
+    b = Buffer("B", (STEPS * depth // group, columns + 3, group), right)
     d = Buffer("D", (rows, columns + 5), I32)
     c = Buffer("C", (rows, columns), I32, Scope.REGISTER)
 
@@ -54,23 +55,27 @@ def program(rows: int, columns: int, depth: int, left: DType = U8, right: DType 
         return body
 
     def product(s: Expr, i: Expr, j: Expr, k: Expr, g: Expr) -> Store:
-        factors = cast(I32, a[i, s * depth + k * 4 + g]) * cast(I32, b[s * (depth // 4) + k, j, g])
+        factors = cast(I32, a[i, s * depth + k * group + g]) * cast(I32, b[s * (depth // group) + k, j, g])
         return Store(c, (i, j), c[i, j] + factors)
 
     area = {"i": rows, "j": columns}
     clear = nest("clear", area, lambda i, j: Store(c, (i, j), const(0, I32)))
-    add = nest("add", {"s": STEPS, **area, "k": depth // 4, "g": 4}, product)
+    add = nest("add", {"s": STEPS, **area, "k": depth // group, "g": group}, product)
     move = nest("move", area, lambda i, j: Store(d, (i, j), c[i, j]))
     return Func("tile", (a, b, d), (c,), For(Var("once"), 1, seq(clear, add, move)), (d,))
 
 
-def tensorized(rows: int, columns: int, depth: int, left: DType = U8, right: DType = I8) -> Func:
+def tensorized(
+    rows: int, columns: int, depth: int, left: DType = U8, right: DType = I8, target: Target = AMX
+) -> Func:
+    unit = matrix_unit(target)
+    assert unit is not None
     steps = (
-        Tensorize("clear_i", zero_name(rows, columns)),
-        Tensorize("add_i", product_name(left, right, rows, columns, depth)),
-        Tensorize("move_i", store_name(rows, columns)),
+        Tensorize("clear_i", unit.zero(rows, columns)),
+        Tensorize("add_i", unit.product((left, right), rows, columns, depth)),
+        Tensorize("move_i", unit.store(rows, columns)),
     )
-    return replay(single(program(rows, columns, depth, left, right)), steps).funcs[0]
+    return replay(single(program(rows, columns, depth, left, right, unit.group)), steps).funcs[0]
 
 
 def inputs_of(func: Func, kind: str) -> list[Array]:

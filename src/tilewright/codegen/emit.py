@@ -156,6 +156,12 @@ class _Context(EmitContext):
         one = self.op(f"insertelement {t} poison, {type} {value}, i64 0")
         return self.op(f"shufflevector {t} {one}, {t} poison, <{lanes} x i32> zeroinitializer")
 
+    def vector(self, operand: int, number: int) -> str:
+        return self._e.registers[self._places[operand].buffer].slots[number] or "poison"
+
+    def set_vector(self, operand: int, number: int, value: str) -> None:
+        self._e.registers[self._places[operand].buffer].slots[number] = value
+
     def pointer(self, operand: int) -> str:
         place = self._places[operand]
         return self._e.address(place.buffer, place.base).name

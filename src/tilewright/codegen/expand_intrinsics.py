@@ -37,7 +37,7 @@ def expand_intrinsics(func: Func, target: Target) -> Func:
 
 def _has_tiles(s: Emit) -> bool:
     intrinsic = find_intrinsic(s.intrinsic)
-    return intrinsic is not None and bool(intrinsic.tiles)
+    return intrinsic is not None and bool(intrinsic.tiles or intrinsic.vectors)
 
 
 def _is_missing(s: Emit, target: Target) -> bool:

@@ -17,7 +17,7 @@ from typing import assert_never
 from tilewright.codegen.builder import CodeRegion, TextBuilder
 from tilewright.codegen.emit import write_intrinsic
 from tilewright.codegen.expressions import ExprEmitter
-from tilewright.codegen.registers import RegisterFile, register_width, stored_slots
+from tilewright.codegen.registers import register_file, stored_slots
 from tilewright.codegen.tiles import (
     TileShapes,
     config_text,
@@ -325,8 +325,7 @@ class _KernelEmitter:
             self.stmt(s.body)  # instructions know where it is
             return
         if buffer.scope is Scope.REGISTER:
-            width = register_width(buffer, s.body, self.e.offsets)
-            self.e.registers[buffer] = RegisterFile(buffer, width)
+            self.e.registers[buffer] = register_file(buffer, s.body, self.e.offsets)
             self.stmt(s.body)
             del self.e.registers[buffer]
             return

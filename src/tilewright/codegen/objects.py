@@ -4,11 +4,12 @@ SROA and code generation level 2 are all that runs: the emitter has hoisted and 
 vectorisers and unroller would only undo decisions of the schedule.
 """
 
+import re
 from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-from tilewright.target.target import HOST, Target
+from tilewright.target.target import HOST, SVE_256, Target
 
 LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
 
@@ -31,7 +32,7 @@ def _machine(target: Target) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()  # for the inline assembly of the driver
-    cpu, features = target.cpu, [f"+{f}" for f in sorted(target.features)]
+    cpu, features = target.cpu, [f"+{f}" for f in sorted(target.features - {SVE_256})]
     if cpu.startswith(HOST):
         cpu = host_cpu()
     if cpu != "generic" and target.triple.startswith("x86_64"):
@@ -46,6 +47,8 @@ def _machine(target: Target) -> llvm.TargetMachine:
 
 
 def _optimised(ir: str, target: Target) -> llvm.ModuleRef:
+    if SVE_256 in target.features:  # vectors of a fixed length are those of the machine then
+        ir = re.sub(r"^(define .*) \{$", r"\1 vscale_range(2,2) {", ir, flags=re.MULTILINE)
     module = llvm.parse_assembly(ir)
     module.verify()
     machine = _machine(target)

@@ -19,14 +19,28 @@ from tilewright.tir.stmt import Emit, For, LoopKind, Stmt, Store, children, walk
 
 @dataclass(slots=True)
 class RegisterFile:
-    """`slots[n]` holds elements n·width … of the flattened buffer, None before the first store."""
+    """`slots[n]` holds elements n·width … of the flattened buffer, None before the first store. Where intrinsics hold
+    the elements in an order of their own, there are as many slots as they say.
+    """
 
     buffer: Buffer
     width: int
+    count: int | None = None
     slots: list[str | None] = field(default_factory=list[str | None])
 
     def __post_init__(self) -> None:
-        self.slots = [None] * -(-self.buffer.size // self.width)
+        self.slots = [None] * (self.count or -(-self.buffer.size // self.width))
+
+
+def register_file(buffer: Buffer, body: Stmt, offsets: "Offsets") -> RegisterFile:
+    """Slots for what `body` does with the buffer."""
+    for s in walk_stmts(body):
+        if isinstance(s, Emit) and any(place[0].buffer is buffer for place in s.operands):
+            intrinsic = find_intrinsic(s.intrinsic)
+            if intrinsic is not None and intrinsic.vectors is not None:
+                count, width = intrinsic.vectors
+                return RegisterFile(buffer, width, count)
+    return RegisterFile(buffer, register_width(buffer, body, offsets))
 
 
 class Offsets:
@@ -97,6 +111,12 @@ def _emitted_width(s: Emit, buffer: Buffer) -> int:
     return math.prod(shape[len(shape) - contiguous :])
 
 
+def _own_order(s: Emit) -> int:
+    """The slots of operands whose elements intrinsics hold in an order of their own."""
+    intrinsic = find_intrinsic(s.intrinsic)
+    return intrinsic.vectors[0] if intrinsic is not None and intrinsic.vectors is not None else 0
+
+
 def stored_slots(
     body: Stmt,
     files: Mapping[Buffer, RegisterFile],
@@ -107,7 +127,11 @@ def stored_slots(
     """Which slots of the known register files `body` writes; `lane` is the vectorised loop around it, if any."""
     found: dict[Buffer, set[int]] = {}
     for s, along, width in _with_lanes(body, lane, lanes) if files else ():
-        if isinstance(s, Emit):  # its loops are not unrolled: the instructions are for all their iterations
+        if isinstance(s, Emit) and (count := _own_order(s)):
+            out = s.operands[0][0].buffer
+            if out in files:
+                found.setdefault(out, set()).update(range(count))
+        elif isinstance(s, Emit):  # its loops are not unrolled: the instructions are for all their iterations
             extents = {n.var: n.extent for n in walk_stmts(s.body) if isinstance(n, For)}
             for n in walk_stmts(s.body):
                 if isinstance(n, Store) and n.buffer in files:

@@ -80,6 +80,14 @@ class EmitContext(Protocol):
         """Write what `get` reads."""
         ...
 
+    def vector(self, operand: int, number: int) -> str:
+        """One of the vectors that an operand in registers is (`Intrinsic.vectors`)."""
+        ...
+
+    def set_vector(self, operand: int, number: int, value: str) -> None:
+        """Write what `vector` reads."""
+        ...
+
     def pointer(self, operand: int) -> str:
         """The address of an operand's first element. It is not for operands in registers."""
         ...
@@ -106,6 +114,9 @@ class Intrinsic:
     # Registers for matrices that it uses: their shapes are set before. Operands in registers are in these alone, and
     # only intrinsics that use them touch such operands.
     tiles: Tiles = ()
+    # How many vectors, of how many elements, an operand in registers is, where these hold its elements in an order of
+    # their own: only intrinsics that know it touch such operands.
+    vectors: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         assert (self.body is None) != (self.emitter is None), f"{self.name} has a body or an emitter"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tilewright.ir.dtype import DType
 from tilewright.support.extensions import Additions
-from tilewright.target import arm, x86, x86_amx, x86_few_bits, x86_vnni
+from tilewright.target import arm, arm_tiles, sve, x86, x86_amx, x86_few_bits, x86_vnni
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.target import Target
 
@@ -23,6 +23,9 @@ INTRINSICS: tuple[Intrinsic, ...] = (
     *arm.DOT_PRODUCTS,
     *arm.MATRIX_PRODUCTS,
     *arm.FEW_BITS,
+    *sve.F32_TILES,
+    *sve.DOT_PRODUCTS,
+    *sve.FEW_BITS,
 )
 ADDED: Additions[Intrinsic] = Additions("intrinsic")
 
@@ -36,7 +39,8 @@ def register_intrinsics(*family: Intrinsic) -> None:
 
 
 def find_intrinsic(name: str) -> Intrinsic | None:
-    return _OWN.get(name) or ADDED.items.get(name) or x86_amx.tile_intrinsic(name)
+    found = _OWN.get(name) or ADDED.items.get(name)
+    return found or x86_amx.tile_intrinsic(name) or arm_tiles.vector_tile(name)
 
 
 def intrinsic_names() -> tuple[str, ...]:

@@ -22,6 +22,10 @@ _BESIDE_V4 = (frozenset({"avx512vnni"}), TILE_FEATURES)
 _BESIDE_V3 = (frozenset({"avxvnni"}), frozenset({"avxvnni", "avxvnniint8"}))
 
 
+# SVE with vectors of 32 bytes. The length is no feature of LLVM's: it is told so in other words (`codegen/objects.py`).
+SVE_256 = "sve-256"
+SVE_256_FEATURES = frozenset({"sve", SVE_256})
+
 HOST = "host"
 _UNUSED = {
     "avx512fp16": "AVX512_FP16: arithmetic on f16",
@@ -76,7 +80,8 @@ def x86_64_with(machine: Machine, features: frozenset[str], cpu: str) -> Target:
 
 def aarch64(features: frozenset[str], *, l1: int = 64, l2: int = 1024, l3: int = 32768) -> Target:
     """Cache sizes in KiB."""
-    return Target("aarch64-unknown-linux-gnu", features | {"neon"}, 16, 32, zen3(l1, l2, l3))
+    vector_bytes = 32 if SVE_256 in features else 16
+    return Target("aarch64-unknown-linux-gnu", features | {"neon"}, vector_bytes, 32, zen3(l1, l2, l3))
 
 
 BASELINE = x86_64(frozenset())  # any x86-64
@@ -93,6 +98,7 @@ AMX = x86_64(
     AVX512_VNNI.features | TILE_FEATURES, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
 )  # KiB; given: as above, with tiles of matrices
 AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
+AARCH64_SVE_256 = aarch64(AARCH64.features | SVE_256_FEATURES)  # as Neoverse V1 has it
 
 
 def unused_features() -> tuple[str, ...]:

@@ -51,18 +51,6 @@ _NAME = re.compile(
 )
 
 
-def product_name(a: DType, b: DType, rows: int, columns: int, depth: int) -> str:
-    return f"amx.{a}{b}.tile_{rows}x{columns}x{depth}"
-
-
-def zero_name(rows: int, columns: int) -> str:
-    return f"amx.i32.zero_{rows}x{columns}"
-
-
-def store_name(rows: int, columns: int) -> str:
-    return f"amx.i32.store_{rows}x{columns}"
-
-
 # ---------------------------------------------------------------------------------------------------------- shapes
 
 

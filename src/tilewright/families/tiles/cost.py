@@ -1,11 +1,12 @@
-"""The time of a contraction in registers for matrices, in closed form.
+"""The time of a contraction in tiles of matrices, in closed form.
 
     cycles = the longer of products and of bytes that come from farther than the first-level cache
            + starting and storing each tile, and reading it again in vectors
-           + setting shapes, in each part
+           + setting shapes, in each part, where registers have some
            + copying rows that are not read in place
 
-Figures are cycles, measured on a processor with AMX (a Granite Rapids at 3.4 GHz).
+Figures of registers for matrices are cycles, measured on a processor with AMX (a Granite Rapids at 3.4 GHz). Those of
+vectors are those of the gemm family's tiles.
 """
 
 from dataclasses import dataclass
@@ -13,22 +14,27 @@ from functools import lru_cache
 
 from tilewright.cost.caches import l1_room, l2_cycles, l2_room, l3_cycles, l3_room
 from tilewright.cost.layouts import COPIED, copy_cycles
+from tilewright.cost.register_tile import tile_step
 from tilewright.cost.terms import TermName
-from tilewright.families.gemm.cost import Form
+from tilewright.families.gemm.cost import TILE_START, Form
 from tilewright.families.gemm.tiles import row_tiles
 from tilewright.families.parallel import part_size
 from tilewright.families.tiles.cuts import column_cuts
 from tilewright.target.machine import Machine
+from tilewright.target.matrix_units import MatrixUnit
 from tilewright.target.x86_amx import column_parts, row_parts
 
-# A product of registers: what the one with the columns takes to be taken up, and each row that passes. Measured: 18.4
-# cycles with 16 rows, 14 with 8, 13 with 4 and fewer.
+# AMX. A product of registers: what the one with the columns takes to be taken up, and each row that passes. Measured:
+# 18.4 cycles with 16 rows, 14 with 8, 13 with 4 and fewer.
 _PRODUCT, _ROW = 10.5, 0.5
 _START = 100.0  # of a tile: from the last product to what consumes it, of which little overlaps; measured
 _STORED = 26.0  # of a register; measured
+_SHAPES = 150.0  # of a part: to set shapes, and to release the registers; measured: 60 ns with memory written before
+# Vectors.
+_PUT = 1.5  # to put rows of a vector together, and to store it; counted: two shuffles and two stores, of 2 in a cycle
+# Both.
 _VECTOR = 1.0  # to read a vector of it again and to come to it; and half of it for each operand of the epilogue; judged
 _SCATTERED = 1.2  # to store one lane of a vector; as in vectors
-_SHAPES = 150.0  # of a part: to set shapes, and to release the registers; measured: 60 ns with memory written before
 _EXPOSED = 0.5  # of a row of operands that are far: reads of several tiles are under way; judged
 
 
@@ -50,21 +56,20 @@ class TileTime:
     parts: int
 
 
-def tile_time(f: Form, depth: int, c: TileChoice, m: Machine) -> TileTime:
-    rows, columns = row_tiles(f.rows, c.rows), _widths(f.cols, c.columns)
+def tile_time(f: Form, depth: int, c: TileChoice, unit: MatrixUnit, m: Machine) -> TileTime:
+    rows, columns = row_tiles(f.rows, c.rows), _widths(f.cols, c.columns, unit.register[1])
+    lanes = unit.register[1]
     n_rows, n_columns = sum(rows.values()), sum(n for _, n in columns)
     outer = f.batch * f.other_rows
     steps = f.k // depth
     products = edges = 0.0
     for height, n_high in rows.items():
         for width, n_wide in columns:
-            heights, widths = row_parts(height), column_parts(width)
-            registers, vectors = len(heights) * len(widths), height * len(widths)
-            each = sum(_PRODUCT + _ROW * h for h in heights) * len(widths)
-            store = 1.0 if f.out_col_step == 1 else _SCATTERED * 16
-            epilogue = vectors * (_VECTOR + store + 0.5 * _VECTOR * f.epilogue_loads)
-            products += n_high * n_wide * steps * each
-            edges += n_high * n_wide * (_START + _STORED * registers + epilogue)
+            step, moved = (_in_vectors if unit.is_vectors else _in_registers)(unit, height, width, depth, m)
+            store = 1.0 if f.out_col_step == 1 else _SCATTERED * lanes
+            epilogue = height * -(-width // lanes) * (_VECTOR + store + 0.5 * _VECTOR * f.epilogue_loads)
+            products += n_high * n_wide * steps * step
+            edges += n_high * n_wide * (moved + epilogue)
     tiles = outer * n_rows * n_columns
     parts = tiles // part_size(tiles)
     moved, is_far = _moved(f, c, n_rows, n_columns, m)
@@ -74,7 +79,7 @@ def tile_time(f: Form, depth: int, c: TileChoice, m: Machine) -> TileTime:
     return TileTime(
         {
             "arithmetic": outer * products,
-            "edges": outer * edges + parts * _SHAPES,
+            "edges": outer * edges + (0.0 if unit.is_vectors else parts * _SHAPES),
             "far" if is_far else "near": late,
             "copies": a,
         },
@@ -82,12 +87,26 @@ def tile_time(f: Form, depth: int, c: TileChoice, m: Machine) -> TileTime:
     )
 
 
+def _in_registers(unit: MatrixUnit, height: int, width: int, depth: int, m: Machine) -> tuple[float, float]:
+    """Of a tile: a step of the reduction, and what comes before and after."""
+    heights, widths = row_parts(height), column_parts(width)
+    step = sum(_PRODUCT + _ROW * h for h in heights) * len(widths)
+    return step, _START + _STORED * len(heights) * len(widths)
+
+
+def _in_vectors(unit: MatrixUnit, height: int, width: int, depth: int, m: Machine) -> tuple[float, float]:
+    """The same. Of each pair of rows, what is loaded has to be put together first."""
+    rows, columns = -(-height // unit.register[0]), -(-unit.register[0] * width // unit.register[1])
+    step = float(tile_step(m, rows, columns)) + rows / m.fma_per_cycle
+    return depth // unit.group * step, TILE_START + _PUT * rows * columns
+
+
 @lru_cache(maxsize=64)
-def _widths(columns: int, width: int) -> tuple[tuple[int, int], ...]:
+def _widths(columns: int, width: int, register: int) -> tuple[tuple[int, int], ...]:
     """(width, how many) of the tiles."""
     found: list[tuple[int, int]] = []
     start = 0
-    for end, size in column_cuts(columns, width):
+    for end, size in column_cuts(columns, width, register):
         found.append((size, (end - start) // size))
         start = end
     return tuple(found)

@@ -40,8 +40,8 @@ from tilewright.schedule.steps.reverse_compute_at import ReverseComputeAt
 from tilewright.schedule.steps.set_scope import SetScope
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.tensorize import Tensorize
+from tilewright.target.matrix_units import MatrixUnit, matrix_unit
 from tilewright.target.target import Target
-from tilewright.target.x86_amx import store_name, zero_name
 from tilewright.tir.stmt import For, LoopKind, blocks
 
 _EPILOGUE_ROWS = (
@@ -109,6 +109,8 @@ def _tile(
     plan: TilePlan,
     target: Target,
 ) -> None:
+    unit = matrix_unit(target)
+    assert unit is not None
     name, loops = c.block.name, loops_of(c.block)
     by_name = {v.name: loop for v, loop in loops.items()}
     outer = tuple(loops[it.var] for it in (*c.batch, *c.cols[:-1]))
@@ -116,7 +118,7 @@ def _tile(
     col = loops[c.cols[-1].var]
     inner = (col, *others, row) if plan.columns_outside else (*others, row, col)
     *steps, last = (by_name[n] for n in reduce)
-    depth = depth_of(c)
+    depth = depth_of(c, unit)
     groups = s.apply(Split(last, (None, depth // c.dot.group, c.dot.group))).names if c.dot else (last,)
     outside = (*outer, *inner)
     is_shared = is_worth_sharing(target.lanes(4), find_block(s.func, name))
@@ -125,7 +127,7 @@ def _tile(
     s.apply(ReverseComputeAt(epilogue, outside[-1]))
     cuts = {
         row: _row_cuts(s.loop(row).extent, plan.rows),
-        col: column_cuts(s.loop(col).extent, plan.columns),
+        col: column_cuts(s.loop(col).extent, plan.columns, unit.register[1]),
     }
     first, second = sorted((row, col), key=outside.index)
     whole = _Nest(name, move, epilogue, (*outside, *steps, *groups))
@@ -139,7 +141,7 @@ def _tile(
             sizes = {first: (tile.order[then + 1], size), second: (two[1], other)}
             if first == row:
                 s.apply(Reorder((sizes[row][0], sizes[col][0])))
-            _fill(s, c, tile, sizes[row], sizes[col], tile.order[then + 2 :], depth, target)
+            _fill(s, c, tile, sizes[row], sizes[col], tile.order[then + 2 :], depth, unit, target)
     if not is_shared:
         return
     for n in top_level(s.func):
@@ -176,6 +178,7 @@ def _fill(
     col: tuple[str, int],
     reduce: Sequence[str],
     depth: int,
+    unit: MatrixUnit,
     target: Target,
 ) -> None:
     """One tile: cleared, filled, stored, and what consumes it."""
@@ -185,9 +188,10 @@ def _fill(
     *steps, groups, group = reduce
     s.apply(Reorder((*steps, rows, columns, groups, group)))
     s.apply(DecomposeReduction(nest.block, steps[0]))
-    s.apply(Tensorize(f"{rows}_init" if height > 1 else f"{columns}_init", zero_name(height, width)))
-    s.apply(Tensorize(rows, tile_product(c, height, width, depth)))
-    s.apply(Tensorize(around.part(1), store_name(height, width)))
+    init = f"{rows}_init" if height > 1 else f"{columns}_init" if width > 1 else f"{nest.block}_init"
+    s.apply(Tensorize(init, unit.zero(height, width)))
+    s.apply(Tensorize(rows, tile_product(c, unit, height, width, depth)))
+    s.apply(Tensorize(around.part(1), unit.store(height, width)))
     _write_out(s, around.part(2), inside.part(2), height, width, target.lanes(4))
 
 

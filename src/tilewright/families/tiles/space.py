@@ -1,8 +1,8 @@
-"""The rule for contractions of bytes with constant weights on targets that have registers for matrices: which iterators
-make rows and columns, how many registers a tile has each way, and the order of the loops around.
+"""The rule for contractions of bytes with constant weights on targets that multiply tiles of matrices: which iterators
+make rows and columns, how large a tile is each way, and the order of the loops around.
 
 It is the gemm family's view of a contraction, with another kind of tile; which of the two is quicker, costs say. What
-has few products for each result stays with vectors.
+has few products for each result stays with dot products.
 """
 
 from functools import cached_property
@@ -25,8 +25,8 @@ from tilewright.families.tiles.recipe import TilePlan, schedule_tiles
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.support.arrays import FloatArray
+from tilewright.target.matrix_units import MatrixUnit, matrix_unit
 from tilewright.target.target import Target
-from tilewright.target.x86_amx import TILE_COUNT, TILE_ROWS, fits_tiles
 from tilewright.tir.stmt import blocks
 
 _TERMS: tuple[TermName, ...] = ("arithmetic", "edges", "near", "far", "copies")
@@ -44,10 +44,12 @@ class TilesSpace(Space):
         found: dict[int, Contraction],
         target: Target,
         constants: frozenset[str],
+        unit: MatrixUnit,
     ) -> None:
+        self._unit = unit
         self._start, self._block, self._target, self._constants = start, block, target, constants
         self._names = {b.name for b in blocks(start.func.body)}
-        self._depths = {swap: depth_of(c) for swap, c in found.items()}
+        self._depths = {swap: depth_of(c, unit) for swap, c in found.items()}
         epilogue = epilogue_of(start, block)
         forms = {
             (swap, r, k): form_of(c, r, k, epilogue, constants)
@@ -58,7 +60,7 @@ class TilesSpace(Space):
         self._forms = {
             key: f for key, f in forms.items() if f.b_constant and not is_one_row(f, target.machine)
         }
-        rows = [(*key, *p) for key, f in self._forms.items() for p in _grid(f)]
+        rows = [(*key, *p) for key, f in self._forms.items() for p in _grid(f, unit)]
         self._points = np.array(rows, np.int64).reshape(len(rows), len(_KNOBS))
         self.knobs = tuple(
             Knob(name, tuple(int(v) for v in np.unique(self._points[:, n]))) for n, name in enumerate(_KNOBS)
@@ -96,7 +98,7 @@ class TilesSpace(Space):
         swap, fuse_rows, fuse_cols, rows, columns, pack_a, outside = point
         form = self._forms[swap, fuse_rows, fuse_cols]
         choice = TileChoice(rows, columns, bool(pack_a), bool(outside))
-        return tile_time(form, self._depths[swap], choice, self._target.machine)
+        return tile_time(form, self._depths[swap], choice, self._unit, self._target.machine)
 
     @property
     def _beside(self) -> float:
@@ -142,19 +144,19 @@ def tiles_space(request: ScheduleRequest) -> Space | None:
     found = {swap: c for swap, c in both.items() if c is not None}
     if not found:
         return None
-    space = TilesSpace(start, reductions[0].name, found, request.target, request.constants)
+    unit = matrix_unit(request.target)
+    assert unit is not None
+    space = TilesSpace(start, reductions[0].name, found, request.target, request.constants, unit)
     return space if len(space.points()) else None
 
 
-def _grid(f: Form) -> list[tuple[int, int, int, int]]:
+def _grid(f: Form, unit: MatrixUnit) -> list[tuple[int, int, int, int]]:
     """(rows, columns, pack_a, columns_outside) that fit the registers and what is to be computed."""
-    sizes = range(TILE_ROWS, TILE_COUNT * TILE_ROWS, TILE_ROWS)
     in_place = not f.needs_rows and f.a_row_step is not None
     return [
         (rows, columns, pack_a, outside)
-        for rows in sizes
-        for columns in sizes
-        if fits_tiles(rows, columns) and rows < f.rows + TILE_ROWS and columns < f.cols + TILE_ROWS
+        for rows, columns in unit.sizes
+        if rows < f.rows + unit.register[0] and columns < f.cols + unit.register[1]
         for pack_a in ((0, 1) if in_place else (1,))
         for outside in (0, 1)
     ]

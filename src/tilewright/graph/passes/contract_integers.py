@@ -121,13 +121,14 @@ def _with_product(state: Sweep, node: Node, left: _Left, right: DType, products:
     dtype = left.value.type.dtype
     if (dtype, right) in products:
         return left
-    if dtype is not DType.I8 or (DType.U8, right) not in products:
+    other, by = (DType.U8, 128) if dtype is DType.I8 else (DType.I8, -128)
+    if dtype not in (DType.I8, DType.U8) or (other, right) not in products:
         return None
-    shift = state.add_constant(f"{_name(node)}.shift", np.array(128, np.int32))
+    shift = state.add_constant(f"{_name(node)}.shift", np.array(by, np.int32))
     wide = state.add_piece(Add(), (state.add_piece(Cast(DType.I32), (left.value,), node), shift), node)
-    value = state.add_piece(Cast(DType.U8), (wide,), node)
+    value = state.add_piece(Cast(other), (wide,), node)
     if isinstance(left.zero, int):
-        return _Left(value, left.zero + 128)
+        return _Left(value, left.zero + by)
     zero = state.add_piece(Add(), (state.add_piece(Cast(DType.I32), (left.zero,), node), shift), node)
     return _Left(value, zero)
 
