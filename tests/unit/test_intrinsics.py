@@ -135,6 +135,7 @@ def test_arm_code_under_qemu(intrinsic: Intrinsic, scope: Scope, tmp_path: Path)
         ("arm.u8u8.udot", "udot"),
         ("arm.u8i8.usdot", "usdot"),
         ("arm.i8u4.dot8", "sdot"),
+        ("arm.bf16.mlal2", "bfmlalt"),
         ("arm.i8i8.smmla", "smmla"),
         ("arm.u8u8.ummla", "ummla"),
         ("arm.u8i8.usmmla", "usmmla"),

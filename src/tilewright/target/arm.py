@@ -1,7 +1,7 @@
 """Tensor intrinsics of aarch64: NEON, its dot products (dotprod) and its matrix multiplication of bytes (i8mm)."""
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Scope, Var, cast
+from tilewright.ir.expr import Buffer, Fma, Scope, Var, cast
 from tilewright.target.intrinsic import (
     ANYWHERE,
     MEMORY,
@@ -74,6 +74,41 @@ MATRIX_PRODUCTS: tuple[Intrinsic, ...] = (
     _matrix_2x2x8("ummla", DType.U8, DType.U8),
     _matrix_2x2x8("usmmla", DType.U8, DType.I8),
 )
+
+
+# ------------------------------------------------------------------------------------------------------------- bf16
+
+
+def _widened_pairs(c: EmitContext) -> None:
+    """The elements of even number in order, then those of odd number: the steps of k one after the other."""
+    word = c.op(f"bitcast <2 x i16> {c.get(1, 0, 2)} to i32")
+    a = c.op(f"bitcast <4 x i32> {c.splat('i32', word, _LANES)} to <8 x bfloat>")
+    b = c.op(f"bitcast <8 x i16> {c.get(2, 0, 8)} to <8 x bfloat>")
+    total = c.get(0, 0, _LANES)
+    for which in "bt":
+        factors = ("<8 x bfloat>", a), ("<8 x bfloat>", b)
+        total = c.call(f"llvm.aarch64.neon.bfmlal{which}", "<4 x float>", ("<4 x float>", total), *factors)
+    c.put(0, 0, _LANES, total)
+
+
+def _mlal2() -> Intrinsic:
+    """C[j] = fma(f32(A[k]), f32(B[j, k]), C[j]), for k = 0 and then for 1, each rounded once."""
+    c = Buffer("C", (_LANES,), DType.F32, Scope.REGISTER)
+    a, b = Buffer("A", (2,), DType.BF16), Buffer("B", (_LANES, 2), DType.BF16)
+    j, k = Var("j"), Var("k")
+    value = Fma(cast(DType.F32, a[k]), cast(DType.F32, b[j, k]), c[j])
+    return Intrinsic(
+        "arm.bf16.mlal2",
+        state("mlal2", (c, a, b), {j: _LANES}, {k: 2}, c[j], value),
+        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
+        frozenset({"bf16"}),
+        emitter=_widened_pairs,
+        steps=2.0,
+    )
+
+
+# `bfdot` and `bfmmla` are not here: they round in ways of their own (docs/decisions/low-precision.md).
+HALF_PRODUCTS: tuple[Intrinsic, ...] = (_mlal2(),)
 
 # Halves of bytes are signed bytes that are not negative. Steps: instructions for a vector of one row; counted.
 FEW_BITS: tuple[Intrinsic, ...] = (

@@ -22,6 +22,7 @@ INTRINSICS: tuple[Intrinsic, ...] = (
     *arm.F32_TILES,
     *arm.DOT_PRODUCTS,
     *arm.MATRIX_PRODUCTS,
+    *arm.HALF_PRODUCTS,
     *arm.FEW_BITS,
     *sve.F32_TILES,
     *sve.DOT_PRODUCTS,

@@ -97,7 +97,7 @@ AVX512_VNNI = x86_64(
 AMX = x86_64(
     AVX512_VNNI.features | TILE_FEATURES, cpu="sapphirerapids", l1=48, l2=2048, l3=32768
 )  # KiB; given: as above, with tiles of matrices
-AARCH64 = aarch64(frozenset({"dotprod", "i8mm"}))  # as servers and phones have it since about 2021
+AARCH64 = aarch64(frozenset({"dotprod", "i8mm", "bf16"}))  # as servers and phones have it since about 2021
 AARCH64_SVE_256 = aarch64(AARCH64.features | SVE_256_FEATURES)  # as Neoverse V1 has it
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
-from tilewright.ir.expr import TRUE, Buffer, Expr, Indices, Load, Var
+from tilewright.ir.expr import TRUE, Buffer, Cast, Expr, Indices, Load, Var
 from tilewright.ir.rewrite import Memo, replace_loads, transform_where
 from tilewright.ir.rewrite import substitute as substitute_expr
 from tilewright.tir.stmt import Alloc, Block, Emit, For, If, Iter, Repeat, Seq, Stmt, Store, seq
@@ -75,6 +75,8 @@ def _map_sizes(iters: tuple[Iter, ...], fn: ExprFn) -> tuple[Iter, ...]:
 
 
 def _load(e: Expr) -> Load:
+    """Where an operand is. Widening what is loaded there is no matter of the place."""
+    e = e.a if isinstance(e, Cast) else e
     assert isinstance(e, Load), "an operand of a tensor intrinsic is in memory or in registers"
     return e
 
