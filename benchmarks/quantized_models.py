@@ -19,17 +19,18 @@ CALIBRATED = 4  # inputs that ranges are taken from
 _LEAST_OPSET = 19
 
 
+def samples_like(inputs: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """These inputs, and others of their shapes and kinds: floats of their spread, whole numbers among theirs."""
+    random = np.random.default_rng(11)
+    others = [{name: _another(random, value) for name, value in inputs.items()} for _ in range(count - 1)]
+    return [dict(inputs), *others]
+
+
 class _Inputs:
-    """What the quantiser asks for inputs: of the shapes and kinds of those that are given, floats of their spread,
-    whole numbers among theirs.
-    """
+    """What the quantiser asks for inputs."""
 
     def __init__(self, like: Mapping[str, Any]) -> None:
-        random = np.random.default_rng(11)
-        self._left: list[dict[str, Any]] = [dict(like)]
-        self._left += [
-            {name: _another(random, value) for name, value in like.items()} for _ in range(CALIBRATED - 1)
-        ]
+        self._left = samples_like(like, CALIBRATED)
 
     def get_next(self) -> dict[str, Any] | None:
         return self._left.pop() if self._left else None

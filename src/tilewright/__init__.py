@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilewright.families.tensor.tensorize import auto_tensorize
     from tilewright.ir.expr import Scope
     from tilewright.ir.layout import Layout
+    from tilewright.quantize.quantized_model import quantize
     from tilewright.runtime.session import Bound, Session
     from tilewright.schedule.schedule import Schedule
     from tilewright.tir.func import Func, Module
@@ -134,6 +135,7 @@ __all__ = [
     "out",
     "parallel",
     "pow",
+    "quantize",
     "reads",
     "reduce",
     "round",
@@ -176,6 +178,7 @@ _HOMES = {
     "func": "tilewright.tir.script",
     "interpret": "tilewright.build",
     "load": "tilewright.api",
+    "quantize": "tilewright.quantize.quantized_model",
     "tune": "tilewright.tuning.tune",
 }
 _WORDS = "tilewright.tir.words"  # all others

@@ -9,9 +9,9 @@ import pytest
 
 from tilewright.llm.checkpoint import CheckpointFiles, RandomWeights, checkpoint_paths, tensor_shapes
 from tilewright.llm.config import DecoderConfig, Rotation
-from tilewright.llm.quantize import quantize_rows, restored_rows
 from tilewright.ops.contrib.quant_gather import GatherBlockQuantized
 from tilewright.ops.contrib.quant_matmul import MatMulNBits
+from tilewright.quantize.blocks import quantize_rows, restored_rows
 from tilewright.support.errors import UserError
 
 CONFIG = DecoderConfig(64, 1, 4, 2, 16, 96, 50, Rotation(1e4), 1e-6, "qkv", True, False, 64)

@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tilewright.llm.checkpoint import Weights, tensor_shapes
 from tilewright.llm.config import DecoderConfig
-from tilewright.llm.quantize import quantize_rows
+from tilewright.quantize.blocks import quantize_rows
 from tilewright.support.errors import UserError
 from tilewright.support.progress import OnProgress
 

@@ -21,8 +21,7 @@ import json
 import mmap
 import os
 import struct
-import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import prod
@@ -50,6 +49,7 @@ from tilewright.runtime.weights import Bytes, bytes_of, digests_of, shared_bytes
 from tilewright.support.artifact import FORMAT_VERSION, Artifact
 from tilewright.support.errors import InternalError, UserError
 from tilewright.support.regular_file import open_regular
+from tilewright.support.replacing import replacing, write_all
 
 _MAGIC = b"TILEWRT\0"
 _HEADER = struct.Struct("<8sIIQ32s")  # magic, format version, large constants, manifest size, digest
@@ -89,9 +89,9 @@ def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
     """Write the program to `path`: the old file stays until the new one is complete, and on failure altogether."""
     target = Path(path)
     try:
-        with _replacing(target) as file:
+        with replacing(target) as file:
             for chunk in chunks(artifact):
-                _write_all(file, chunk)
+                write_all(file, chunk)
     except OSError as error:
         raise UserError(
             f"cannot write the compiled program: {error.strerror or error}",
@@ -245,43 +245,6 @@ def _parted(
             small += [bytes_of(array).data, bytes(padding)]
             at += array.nbytes + padding
     return constants, small, {d: large[d] for d in order}
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Generator[int]:
-    """A file descriptor whose contents become `target` if all goes well, in one step."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:200]}.", suffix=".partial", dir=target.parent)
-    try:
-        try:
-            yield handle
-            os.fchmod(handle, 0o666 & ~_umask())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # so that the new name survives a power cut
-    finally:
-        os.close(folder)
-
-
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it: Linux shows it without."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("Umask:"):
-            return int(line.split()[1], 8)
-    return 0o077
-
-
-def _write_all(file: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(file, rest) :]
 
 
 # Reading

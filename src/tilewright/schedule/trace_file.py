@@ -9,15 +9,13 @@ The lines between are those of `print_trace`, for people to read and to change; 
 whole or not at all, and one whose end is missing is refused.
 """
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from tilewright.schedule.trace import Trace, parse_trace, print_trace
 from tilewright.support.errors import UserError
+from tilewright.support.replacing import replacing, write_all
 
 _LAST = "# end"
 _MAX_BYTES = 1 << 24
@@ -48,22 +46,10 @@ def save_text(form: TraceFormat, trace: str, path: str | Path) -> None:
     target = Path(path)
     text = f"{form.first}\n{trace}{_LAST}\n"
     try:
-        handle, staged = tempfile.mkstemp(
-            prefix=f".{target.name[:200]}.", suffix=".partial", dir=target.parent
-        )
+        with replacing(target) as file:
+            write_all(file, text.encode())
     except OSError as e:
         raise UserError(f"the trace cannot be saved: {e.strerror}", where=str(path)) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staged, target)
-    except OSError as e:
-        raise UserError(f"the trace cannot be saved: {e.strerror}", where=str(path)) from None
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(staged)
 
 
 def load_text(form: TraceFormat, path: str | Path, parse: Callable[[str], T]) -> T:

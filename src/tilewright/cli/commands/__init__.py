@@ -14,6 +14,7 @@ NAMES = (
     "run",
     "compile",
     "generate",
+    "quantize",
     "inspect",
     "bench",
     "compare",

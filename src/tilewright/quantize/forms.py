@@ -1,0 +1,41 @@
+"""The forms that a layer's weights, and what they are multiplied with, may have."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+BLOCK = 32  # weights that share a scale, and activations
+
+
+class Form(StrEnum):
+    FLOAT = "float32"
+    INT8 = "int8"  # activations u8 with a scale for the tensor, weights s8 with one for each output
+    INT8_BLOCKS = (
+        "int8 blocks"  # weights and activations in blocks along the sums, each with a scale of its own
+    )
+    INT4_BLOCKS = "int4 blocks"  # the same with weights of 4 bits
+    BF16 = "bf16"  # weights in 16 bits; sums and activations stay as they are
+
+    @property
+    def has_blocks(self) -> bool:
+        return self in (Form.INT8_BLOCKS, Form.INT4_BLOCKS)
+
+    @property
+    def bits(self) -> int:
+        """Of a weight."""
+        match self:
+            case Form.FLOAT:
+                return 32
+            case Form.BF16:
+                return 16
+            case Form.INT8 | Form.INT8_BLOCKS:
+                return 8
+            case Form.INT4_BLOCKS:
+                return 4
+
+
+ALLOWED: Mapping[str, tuple[Form, ...]] = {
+    "auto": (Form.INT8, Form.INT8_BLOCKS, Form.INT4_BLOCKS, Form.BF16),
+    "8": (Form.INT8, Form.INT8_BLOCKS),
+    "4": (Form.INT4_BLOCKS,),
+}
+"""The forms besides floats, by what `--bits` says."""

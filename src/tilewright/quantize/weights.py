@@ -1,0 +1,60 @@
+"""Weights in fewer bits, and the floats that they stand for then."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.quantize.blocks import Blocks, quantize_rows, restored_rows
+from tilewright.quantize.forms import BLOCK, Form
+from tilewright.support.arrays import Array
+
+_MOST = 127  # -128 has no counterpart
+_REACHES = np.linspace(1.0, 0.7, 16)  # of the largest weight of a row: what is beyond is clipped
+
+
+@dataclass(frozen=True, eq=False)
+class RowWeights:
+    """Rows [outputs, products] in a form: bytes with a scale for each row, blocks, or halves."""
+
+    form: Form
+    codes: Array
+    scales: Array | None = None
+
+    @cached_property
+    def floats(self) -> Array:
+        match self.form:
+            case Form.INT8:
+                assert self.scales is not None
+                return self.codes.astype(np.float32) * self.scales[:, None]
+            case Form.INT8_BLOCKS | Form.INT4_BLOCKS:
+                assert self.scales is not None
+                return restored_rows(Blocks(self.codes, self.scales), self.form.bits)
+            case Form.BF16 | Form.FLOAT:
+                return self.codes.astype(np.float32)
+
+
+def in_form(rows: Array, form: Form) -> RowWeights:
+    match form:
+        case Form.FLOAT:
+            return RowWeights(form, rows)
+        case Form.BF16:
+            return RowWeights(form, rows.astype(ml_dtypes.bfloat16))
+        case Form.INT8:
+            return _bytes(rows)
+        case Form.INT8_BLOCKS | Form.INT4_BLOCKS:
+            return RowWeights(form, *quantize_rows(rows, form.bits, BLOCK))
+
+
+def _bytes(rows: Array) -> RowWeights:
+    """Each row with the scale that leaves the least squares."""
+    largest = np.maximum(np.abs(rows).max(axis=1), np.finfo(np.float32).tiny * _MOST)
+    scales = best = np.full(len(rows), np.inf, np.float32)
+    for reach in _REACHES:
+        tried = (largest * (reach / _MOST)).astype(np.float32)
+        codes = np.clip(np.rint(rows / tried[:, None]), -_MOST, _MOST)
+        left = np.square(codes * tried[:, None] - rows).sum(axis=1)
+        scales, best = np.where(left < best, tried, scales), np.minimum(left, best)
+    codes = np.clip(np.rint(rows / scales[:, None]), -_MOST, _MOST).astype(np.int8)
+    return RowWeights(Form.INT8, codes, scales)

@@ -1,0 +1,194 @@
+"""The model in which layers have their forms, by operators that other engines know too.
+
+int8 is QuantizeLinear and DequantizeLinear before the layer's own operator; blocks are com.microsoft.MatMulNBits with
+accuracy_level 4, which quantises activations by the same blocks; bf16 is a Cast of the weights.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tilewright.frontend.onnx.names import free_names
+from tilewright.quantize.forms import BLOCK, Form
+from tilewright.quantize.layers import Layer
+from tilewright.quantize.model_file import opset_of, refill
+from tilewright.quantize.quantizer import Quantizer
+from tilewright.support.arrays import Array
+
+_CONTRIB = "com.microsoft"
+_PER_AXIS = 13  # the first opset whose own QuantizeLinear and DequantizeLinear have an axis
+_BYTES = 4  # accuracy_level of MatMulNBits: activations are bytes
+
+
+def quantize_of(tensor: str) -> str:
+    """The name of the node that makes bytes of what several layers may read."""
+    return f"{tensor}/quantize"
+
+
+def write_forms(
+    model: ModelProto, layers: Sequence[Layer], forms: Mapping[str, Form], quantizer: Quantizer
+) -> ModelProto:
+    return _Writer(model, layers, forms, quantizer).made()
+
+
+class _Writer:
+    """Nodes that are made for a layer have its name, a slash, and what they are for."""
+
+    def __init__(
+        self, model: ModelProto, layers: Sequence[Layer], forms: Mapping[str, Form], quantizer: Quantizer
+    ) -> None:
+        self._model, self._quantizer, self._forms = model, quantizer, forms
+        self._layers = {
+            layer.node: layer for layer in layers if forms.get(layer.name, Form.FLOAT) is not Form.FLOAT
+        }
+        self._nodes: list[NodeProto] = []
+        self._constants: dict[str, TensorProto] = {}
+        self._bytes: dict[str, str] = {}  # tensors that are quantised: what restores them
+        self._domain = "" if opset_of(model) >= _PER_AXIS else _CONTRIB
+
+    def made(self) -> ModelProto:
+        for at, node in enumerate(self._model.graph.node):
+            layer = self._layers.get(at)
+            if layer is None:
+                self._nodes.append(node)
+                continue
+            match self._forms[layer.name]:
+                case Form.INT8:
+                    self._write_bytes(node, layer)
+                case Form.INT8_BLOCKS | Form.INT4_BLOCKS as form:
+                    self._write_blocks(node, layer, form)
+                case Form.BF16:
+                    self._write_halves(node, layer)
+                case Form.FLOAT:
+                    self._nodes.append(node)
+        out = ModelProto()
+        out.CopyFrom(self._model)
+        needed = {i for n in self._nodes for i in _read_by(n)} | {o.name for o in out.graph.output}
+        weights = {layer.weight for layer in self._layers.values()}
+        kept = [t for t in out.graph.initializer if t.name in needed or t.name not in weights]
+        refill(out.graph.initializer, (*kept, *self._constants.values()))
+        refill(out.graph.node, self._nodes)
+        if any(n.domain == _CONTRIB for n in self._nodes) and not any(
+            o.domain == _CONTRIB for o in out.opset_import
+        ):
+            out.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
+        return out
+
+    # ------------------------------------------------------------------------------------------------------- forms
+
+    def _write_bytes(self, node: NodeProto, layer: Layer) -> None:
+        scale, weights = self._quantizer.scale(layer.reads), self._quantizer.weights(layer, Form.INT8)
+        assert weights.scales is not None
+        codes = self._constant(layer, "codes", layer.as_stored(weights.codes))
+        scales = self._constant(layer, "scales", weights.scales)
+        zeros = self._constant(layer, "zeros", np.zeros(layer.outputs, np.int8))
+        restored = self._op(
+            layer, "DequantizeLinear", "weights", codes, scales, zeros, domain=self._domain, axis=layer.axis
+        )
+        bias = self._bias(node, layer, weights.form)
+        inputs = [self._restored(layer.reads), restored]
+        if isinstance(bias, np.ndarray):
+            each = scale.step * weights.scales
+            added = [
+                np.clip(np.rint(bias / each), -(2.0**31), 2.0**31 - 1).astype(np.int32),
+                each,
+                np.zeros(len(each), np.int32),
+            ]
+            names = [
+                self._constant(layer, f"bias.{what}", a)
+                for what, a in zip(("codes", "scales", "zeros"), added, strict=True)
+            ]
+            inputs.append(self._op(layer, "DequantizeLinear", "bias", *names, domain=self._domain, axis=0))
+        elif bias:
+            inputs.append(bias)
+        self._nodes.append(_with_inputs(node, inputs))
+
+    def _write_blocks(self, node: NodeProto, layer: Layer, form: Form) -> None:
+        weights = self._quantizer.weights(layer, form)
+        assert weights.scales is not None
+        blocks = layer.products // BLOCK
+        codes = self._constant(layer, "codes", weights.codes.reshape(layer.outputs, blocks, -1))
+        scales = self._constant(layer, "scales", weights.scales.reshape(-1))
+        bias = self._bias(node, layer, weights.form)
+        if isinstance(bias, np.ndarray):
+            bias = self._constant(layer, "bias", bias)
+        total = f"{layer.name}/total" if bias else node.output[0]
+        attributes: dict[str, Any] = {"K": layer.products, "N": layer.outputs, "bits": form.bits}
+        self._nodes.append(
+            helper.make_node(
+                "MatMulNBits",
+                [layer.reads, codes, scales],
+                [total],
+                name=layer.name,
+                domain=_CONTRIB,
+                block_size=BLOCK,
+                accuracy_level=_BYTES,
+                **attributes,
+            )
+        )
+        if bias:
+            self._nodes.append(
+                helper.make_node("Add", [total, bias], [node.output[0]], name=f"{layer.name}/add")
+            )
+
+    def _write_halves(self, node: NodeProto, layer: Layer) -> None:
+        weights = self._quantizer.weights(layer, Form.BF16)
+        halves = self._constant(layer, "halves", layer.as_stored(weights.codes))
+        wide = self._op(layer, "Cast", "weights", halves, to=TensorProto.FLOAT)
+        bias = self._bias(node, layer, weights.form)
+        if isinstance(bias, np.ndarray):
+            bias = self._constant(layer, "bias", bias)
+        self._nodes.append(_with_inputs(node, [layer.reads, wide, *([bias] if bias else [])]))
+
+    # ----------------------------------------------------------------------------------------------------- their parts
+
+    def _restored(self, tensor: str) -> str:
+        """The tensor after it has been bytes; shared by all layers that read it."""
+        if tensor not in self._bytes:
+            scale = self._quantizer.scale(tensor)
+            step = self._stored(f"{tensor}/step", np.float32(scale.step))
+            zero = self._stored(f"{tensor}/zero", np.uint8(scale.zero))
+            made, back = f"{tensor}/bytes", f"{tensor}/restored"
+            for kind, source, result, name in (
+                ("QuantizeLinear", tensor, made, quantize_of(tensor)),
+                ("DequantizeLinear", made, back, f"{tensor}/dequantize"),
+            ):
+                self._nodes.append(helper.make_node(kind, [source, step, zero], [result], name=name))
+            self._bytes[tensor] = back
+        return self._bytes[tensor]
+
+    def _bias(self, node: NodeProto, layer: Layer, form: Form) -> Array | str:
+        """What is added to the sums, with what the form changes; a name if it is not known, or if there is nothing."""
+        if not layer.has_offset:
+            return node.input[2] if len(node.input) > 2 else ""
+        offset = self._quantizer.offset(layer, form)
+        return offset if layer.bias is None else layer.bias + offset
+
+    def _op(
+        self, layer: Layer, kind: str, what: str, *inputs: str, domain: str = "", **attributes: Any
+    ) -> str:
+        name = f"{layer.name}/{what}"
+        self._nodes.append(helper.make_node(kind, inputs, [name], name=name, domain=domain, **attributes))
+        return name
+
+    def _constant(self, layer: Layer, what: str, value: Array) -> str:
+        return self._stored(f"{layer.name}/{what}", value)
+
+    def _stored(self, name: str, value: Any) -> str:
+        self._constants[name] = numpy_helper.from_array(np.asarray(value), name)
+        return name
+
+
+def _with_inputs(node: NodeProto, inputs: Iterable[str]) -> NodeProto:
+    made = NodeProto()
+    made.CopyFrom(node)
+    refill(made.input, inputs)
+    return made
+
+
+def _read_by(node: NodeProto) -> Iterable[str]:
+    """The names that a node reads, those inside of its branches included."""
+    yield from node.input
+    yield from free_names(node)
