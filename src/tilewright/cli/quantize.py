@@ -30,6 +30,11 @@ def quantize(
     path = output or Path(model.with_suffix(".quantized.onnx").name)
     if not path.parent.is_dir():  # not after minutes
         raise UserError(f"there is no folder {path.parent} for the model", hint="make it first")
+    if not calibration:
+        raise UserError(
+            "there are no samples to calibrate with",
+            hint="name a folder of .npz files, with inputs by name: --calibrate FOLDER",
+        )
     start = time.perf_counter()
     samples = [read_sample(path) for path in sample_files(calibration)]
     with progress_bar() as progress:

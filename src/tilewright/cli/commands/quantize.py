@@ -33,7 +33,6 @@ COMMAND = Command(
         click.Option(
             ["--calibrate", "calibration"],
             multiple=True,
-            required=True,
             type=click.Path(path_type=Path, exists=True),
             metavar="DATA",
             help="Samples of the model's inputs: .npz files with arrays by name, or folders of them; may be repeated.",
