@@ -11,7 +11,13 @@ from tilewright.target.intrinsic import (
     Operand,
     state,
 )
-from tilewright.target.lane_products import adding_halves, calling, half_products, lane_products
+from tilewright.target.lane_products import (
+    adding_halves,
+    calling,
+    half_products,
+    in_every_lane,
+    lane_products,
+)
 from tilewright.target.register_tiles import f32_tiles
 
 _REGISTERS = 32  # vector registers, of 16 bytes; given
@@ -81,8 +87,8 @@ MATRIX_PRODUCTS: tuple[Intrinsic, ...] = (
 
 def _widened_pairs(c: EmitContext) -> None:
     """The elements of even number in order, then those of odd number: the steps of k one after the other."""
-    word = c.op(f"bitcast <2 x i16> {c.get(1, 0, 2)} to i32")
-    a = c.op(f"bitcast <4 x i32> {c.splat('i32', word, _LANES)} to <8 x bfloat>")
+    pair = in_every_lane(c, 1, 0, _LANES, DType.BF16)
+    a = c.op(f"bitcast <8 x i16> {pair} to <8 x bfloat>")
     b = c.op(f"bitcast <8 x i16> {c.get(2, 0, 8)} to <8 x bfloat>")
     total = c.get(0, 0, _LANES)
     for which in "bt":

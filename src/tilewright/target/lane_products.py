@@ -40,10 +40,14 @@ def calling(function: str, lanes: int, dtype: DType = DType.I8) -> AddProducts:
     return add
 
 
-def in_every_lane(c: EmitContext, operand: int, start: int, lanes: int, dtype: DType = DType.I8) -> str:
-    """A group of an operand, from its element number `start` on, once in each lane."""
-    group, bits = BYTES // dtype.bytes, 8 * dtype.bytes
-    word = c.op(f"bitcast <{group} x i{bits}> {c.get(operand, start, group)} to i32")
+def in_every_lane(c: EmitContext, operand: int, number: int, lanes: int, dtype: DType = DType.I8) -> str:
+    """A group of an operand in memory, once in each lane. As one integer: vectors of so few bytes are no type of every
+    processor, and LLVM takes them apart.
+    """
+    group, bits, at = BYTES // dtype.bytes, 8 * dtype.bytes, c.pointer(operand)
+    if number:
+        at = c.op(f"getelementptr i{bits}, ptr {at}, i64 {number * c.stride(operand, 0)}")
+    word = c.op(f"load i32, ptr {at}, align {dtype.bytes}")
     return c.op(f"bitcast <{lanes} x i32> {c.splat('i32', word, lanes)} to <{group * lanes} x i{bits}>")
 
 

@@ -63,7 +63,7 @@ def _emit_nibbles(groups: int, lanes: int) -> Emitter:
         shorts, total = _Shorts(c, lanes), ""
         for q in range(groups):
             for operand, half in enumerate(halves(c, 4 * q * lanes, lanes), 1):
-                pairs = shorts.products(half, in_every_lane(c, operand, 4 * q, lanes))
+                pairs = shorts.products(half, in_every_lane(c, operand, q, lanes))
                 total = shorts.sum(total, pairs) if total else pairs
         c.put(0, 0, lanes, shorts.added(c.get(0, 0, lanes), total))
 
@@ -76,7 +76,7 @@ def adding_bytes(lanes: int, add: AddProducts) -> Emitter:
     def emit(c: EmitContext) -> None:
         total, size = c.get(0, 0, lanes), 4 * lanes
         for q in range(_WORDS):
-            total = add(c, total, c.get(2, q * size, size), in_every_lane(c, 1, 4 * q, lanes))
+            total = add(c, total, c.get(2, q * size, size), in_every_lane(c, 1, q, lanes))
         c.put(0, 0, lanes, total)
 
     return emit
@@ -88,7 +88,7 @@ def _emit_bytes(lanes: int) -> Emitter:
     def emit(c: EmitContext) -> None:
         shorts, size, total = _Shorts(c, lanes), 4 * lanes, c.get(0, 0, lanes)
         for q in range(_WORDS):
-            weights, word = c.get(2, q * size, size), in_every_lane(c, 1, 4 * q, lanes)
+            weights, word = c.get(2, q * size, size), in_every_lane(c, 1, q, lanes)
             whole = c.op(f"bitcast <{size} x i8> {weights} to <{2 * lanes} x i16>")
             for mask in (0xFF, -0x100):
                 kept = c.op(f"and <{2 * lanes} x i16> {whole}, {c.splat('i16', str(mask), 2 * lanes)}")
