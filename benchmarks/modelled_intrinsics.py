@@ -45,17 +45,17 @@ llvm-mca's model of a processor, with all data in the first-level cache. Product
 {DEPTH}×{COLUMNS} with constant weights; those of 4 bits are `MatMulNBits` with blocks of 32, {DEPTH} by {COLUMNS}.
 
 *cycles*: of an iteration of the loop; *of the ports*: the least cycles that the ports allow for all of its
-instructions, over that; *of the products*: the same for those that multiply alone, so what is missing is loads and what
-else is beside. Products of a cycle are multiplications of integers. Kernels are as they stand here: in a network,
-bytes of signs that no instruction takes are moved to others first, so lines of 16 bits beside a product of bytes are of
-no network, and where there is no instruction at all there is no line. Models are what LLVM's authors know: that of AMX has latencies
-and no throughput, so its shares are unknown; that of Zen 4 has half of the products of 64 bytes that vendors' tables
-have.
+instructions, over that; *of the products*: the same for those that multiply alone, so what is missing is loads and
+what else is beside. Products of a cycle are multiplications of integers. Kernels are as they stand here: in a
+network, bytes of signs that no instruction takes are moved to others first, so lines of 16 bits beside a product of
+bytes are of no network, and where there is no instruction at all there is no line. Models are what LLVM's authors
+know: that of AMX has latencies and no throughput, so its shares are unknown; that of Zen 4 has half of the products
+of 64 bytes that vendors' tables have.
 
-What was *run here* (its code, on another processor than that of the model) or *under qemu* is compared with the interpreter to the bit by tests, intrinsics and whole models.
-What is *modelled only* is compiled, and its assembly is checked, and nothing else: it needs a processor that was not
-there, and qemu has neither AMX nor AVX-VNNI-INT8. A line of AMX whose intrinsic is one of vectors is code that runs on
-any processor with AVX-512 VNNI."""
+What was *run here* (its code, on another processor than that of the model) or *under qemu* is compared with the
+interpreter to the bit by tests, intrinsics and whole models. What is *modelled only* is compiled, and its assembly is
+checked, and nothing else: it needs a processor that was not there, and qemu has neither AMX nor AVX-VNNI-INT8. A line
+of AMX whose intrinsic is one of vectors is code that runs on any processor with AVX-512 VNNI."""
 _LEAST_SHARE = 0.05  # below it, a model does not know what its ports do
 
 
