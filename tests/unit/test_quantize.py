@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto, helper, numpy_helper
 
 from tests.quantize_models import convolutions, model_of, products, samples_of
 from tilewright.api import load
@@ -21,7 +21,7 @@ from tilewright.quantize.quantizer import Quantizer
 from tilewright.quantize.ranges import Observer, Scale, observe
 from tilewright.quantize.simulation import Simulation
 from tilewright.quantize.weights import in_form
-from tilewright.quantize.write import write_forms
+from tilewright.quantize.write import can_write, write_forms
 from tilewright.support.errors import UserError
 
 LOAD = partial(load, threads=1, cache=False)
@@ -256,3 +256,34 @@ def test_weights_in_halves_take_half_the_bytes(tmp_path: Path) -> None:
     kept = {t.name: t for t in written.graph.initializer}
     assert "w0" not in kept and "w1" not in kept
     assert len(kept["up/halves"].raw_data) == 64 * 128 * np.dtype(ml_dtypes.bfloat16).itemsize
+
+
+def test_biases_that_no_whole_number_holds_stay_floats(tmp_path: Path) -> None:
+    model = convolutions()
+    for tensor in model.graph.initializer:
+        if tensor.name == "w0":
+            weights = numpy_helper.to_array(tensor).copy()
+            weights[0], weights[1] = 0, weights[1] * 1e-12
+            tensor.CopyFrom(numpy_helper.from_array(weights, "w0"))
+    model = whole(model, tmp_path)
+    layers = find_layers(model).found
+    samples = samples_of(model, 2)
+    quantizer = Quantizer(*observe(model, layers, samples, LOAD))
+    written = write_forms(model, layers, {"first": Form.INT8}, quantizer)
+    assert not any(n.name == "first/bias" for n in written.graph.node)
+    with LOAD(written) as session, LOAD(model) as floats:
+        assert relative_error([(session.run(samples[0]), floats.run(samples[0]))]) < 0.02
+
+
+def test_nothing_is_left_that_nobody_reads(tmp_path: Path) -> None:
+    model = whole(convolutions(), tmp_path)
+    layers = find_layers(model).found
+    quantizer = Quantizer(*observe(model, layers, samples_of(model, 2), LOAD))
+    written = write_forms(model, layers, {layer.name: Form.INT8 for layer in layers}, quantizer)
+    read = {name for node in written.graph.node for name in node.input}
+    assert {t.name for t in written.graph.initializer} <= read
+
+
+def test_halves_need_a_cast_that_knows_them(tmp_path: Path) -> None:
+    assert can_write(whole(convolutions(), tmp_path), Form.BF16)
+    assert not can_write(whole(convolutions(opset=11), tmp_path), Form.BF16)

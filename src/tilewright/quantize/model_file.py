@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tilewright.frontend.onnx.file import TensorReader, read_model
+from tilewright.frontend.onnx.names import free_names
 from tilewright.support.errors import UserError
 
 _MOST_BYTES = 2**31 - 1  # of a protobuf message
@@ -67,6 +68,11 @@ def _read_into(tensor: TensorProto, reader: TensorReader) -> int:
 def opset_of(model: ModelProto) -> int:
     """The version of ONNX's own operators that the model uses; 1 if it says nothing."""
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+
+def names_read(node: NodeProto) -> set[str]:
+    """The names that a node reads, those inside of its branches included."""
+    return {*node.input, *free_names(node)}
 
 
 def refill(field: Any, values: Iterable[Any]) -> None:

@@ -22,7 +22,7 @@ from tilewright.quantize.ranges import observe
 from tilewright.quantize.session import Sample
 from tilewright.quantize.simulation import Forms, Simulation
 from tilewright.quantize.timing import FormTimes, time_forms
-from tilewright.quantize.write import write_forms
+from tilewright.quantize.write import can_write, write_forms
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 from tilewright.support.progress import OnProgress
@@ -142,7 +142,9 @@ class _Search:
         self._model, self._layers, self._others = model, layers.found, layers.others
         self._samples = samples
         self._bound, self._threads, self._target = bound, threads, target
-        self._forms = [f for f in ALLOWED[bits] if any(layer.can_be(f) for layer in layers.found)]
+        self._forms = [
+            f for f in ALLOWED[bits] if can_write(model, f) and any(layer.can_be(f) for layer in layers.found)
+        ]
         self._tell: OnProgress = progress or _tell_nobody
         self._load = partial(load, threads=threads, target=target, cache=False)
         self._tested = samples[_HELD_OUT - 1 :: _HELD_OUT] or samples[-1:]

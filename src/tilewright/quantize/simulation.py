@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tilewright.quantize.forms import BLOCK, Form
 from tilewright.quantize.layers import Layer
-from tilewright.quantize.model_file import opset_of, refill
+from tilewright.quantize.model_file import names_read, opset_of, refill
 from tilewright.quantize.quantizer import Quantizer
 from tilewright.quantize.session import LoadModel, Sample
 from tilewright.support.arrays import Array
@@ -101,16 +101,14 @@ class _Rewriting:
                 self._nodes.append(node)
             else:
                 self._switch(node, *found)
-        needed = {i for n in self._nodes for i in n.input} | {o.name for o in out.graph.output}
-        kept = [t for t in out.graph.initializer if t.name in needed or not self._is_weight(t.name)]
+        weights = {layer.weight for layer, _ in self._layers.values()}
+        needed = {i for n in self._nodes for i in names_read(n)} | {o.name for o in out.graph.output}
+        kept = [t for t in out.graph.initializer if t.name in needed or t.name not in weights]
         refill(out.graph.node, self._nodes)
         refill(out.graph.initializer, (*kept, *self._constants))
         out.graph.input.extend(self._inputs)
         del out.graph.value_info[:]  # of values that others make now
         return out
-
-    def _is_weight(self, name: str) -> bool:
-        return any(layer.weight == name for layer, _ in self._layers.values())
 
     def _switch(self, node: NodeProto, layer: Layer, names: _Switches) -> None:
         bytes_, blocks = (self._given(n, TensorProto.BOOL, []) for n in (names.bytes, names.blocks))

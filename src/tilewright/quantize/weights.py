@@ -11,6 +11,7 @@ from tilewright.quantize.forms import BLOCK, Form
 from tilewright.support.arrays import Array
 
 _MOST = 127  # -128 has no counterpart
+_LEAST = 1e-30  # of a row: less is nothing beside any bias, and its scale would be a denormal
 _REACHES = np.linspace(1.0, 0.7, 16)  # of the largest weight of a row: what is beyond is clipped
 
 
@@ -49,7 +50,8 @@ def in_form(rows: Array, form: Form) -> RowWeights:
 
 def _bytes(rows: Array) -> RowWeights:
     """Each row with the scale that leaves the least squares."""
-    largest = np.maximum(np.abs(rows).max(axis=1), np.finfo(np.float32).tiny * _MOST)
+    largest = np.abs(rows).max(axis=1)
+    largest[largest < _LEAST] = _MOST  # all codes are 0, with any scale that is a number
     scales = best = np.full(len(rows), np.inf, np.float32)
     for reach in _REACHES:
         tried = (largest * (reach / _MOST)).astype(np.float32)

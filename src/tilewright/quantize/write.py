@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tilewright.frontend.onnx.names import free_names
 from tilewright.quantize.forms import BLOCK, Form
 from tilewright.quantize.layers import Layer
-from tilewright.quantize.model_file import opset_of, refill
+from tilewright.quantize.model_file import names_read, opset_of, refill
 from tilewright.quantize.quantizer import Quantizer
 from tilewright.support.arrays import Array
 
 _CONTRIB = "com.microsoft"
+_HALVES = 13  # the first opset whose Cast knows bf16
 _PER_AXIS = 13  # the first opset whose own QuantizeLinear and DequantizeLinear have an axis
 _BYTES = 4  # accuracy_level of MatMulNBits: activations are bytes
 
@@ -25,6 +25,11 @@ _BYTES = 4  # accuracy_level of MatMulNBits: activations are bytes
 def quantize_of(tensor: str) -> str:
     """The name of the node that makes bytes of what several layers may read."""
     return f"{tensor}/quantize"
+
+
+def can_write(model: ModelProto, form: Form) -> bool:
+    """Are there operators for the form, of the version that the model uses?"""
+    return form is not Form.BF16 or opset_of(model) >= _HALVES
 
 
 def write_forms(
@@ -65,9 +70,9 @@ class _Writer:
                     self._nodes.append(node)
         out = ModelProto()
         out.CopyFrom(self._model)
-        needed = {i for n in self._nodes for i in _read_by(n)} | {o.name for o in out.graph.output}
-        weights = {layer.weight for layer in self._layers.values()}
-        kept = [t for t in out.graph.initializer if t.name in needed or t.name not in weights]
+        needed = {i for n in self._nodes for i in names_read(n)} | {o.name for o in out.graph.output}
+        given = {i.name for i in out.graph.input}
+        kept = [t for t in out.graph.initializer if t.name in needed or t.name in given]
         refill(out.graph.initializer, (*kept, *self._constants.values()))
         refill(out.graph.node, self._nodes)
         if any(n.domain == _CONTRIB for n in self._nodes) and not any(
@@ -87,23 +92,9 @@ class _Writer:
         restored = self._op(
             layer, "DequantizeLinear", "weights", codes, scales, zeros, domain=self._domain, axis=layer.axis
         )
-        bias = self._bias(node, layer, weights.form)
         inputs = [self._restored(layer.reads), restored]
-        if isinstance(bias, np.ndarray):
-            each = scale.step * weights.scales
-            added = [
-                np.clip(np.rint(bias / each), -(2.0**31), 2.0**31 - 1).astype(np.int32),
-                each,
-                np.zeros(len(each), np.int32),
-            ]
-            names = [
-                self._constant(layer, f"bias.{what}", a)
-                for what, a in zip(("codes", "scales", "zeros"), added, strict=True)
-            ]
-            inputs.append(self._op(layer, "DequantizeLinear", "bias", *names, domain=self._domain, axis=0))
-        elif bias:
-            inputs.append(bias)
-        self._nodes.append(_with_inputs(node, inputs))
+        bias = self._whole_bias(layer, scale.step * weights.scales) or self._bias(node, layer, Form.INT8)
+        self._nodes.append(_with_inputs(node, [*inputs, *([bias] if bias else [])]))
 
     def _write_blocks(self, node: NodeProto, layer: Layer, form: Form) -> None:
         weights = self._quantizer.weights(layer, form)
@@ -111,9 +102,7 @@ class _Writer:
         blocks = layer.products // BLOCK
         codes = self._constant(layer, "codes", weights.codes.reshape(layer.outputs, blocks, -1))
         scales = self._constant(layer, "scales", weights.scales.reshape(-1))
-        bias = self._bias(node, layer, weights.form)
-        if isinstance(bias, np.ndarray):
-            bias = self._constant(layer, "bias", bias)
+        bias = self._bias(node, layer, form)
         total = f"{layer.name}/total" if bias else node.output[0]
         attributes: dict[str, Any] = {"K": layer.products, "N": layer.outputs, "bits": form.bits}
         self._nodes.append(
@@ -137,9 +126,7 @@ class _Writer:
         weights = self._quantizer.weights(layer, Form.BF16)
         halves = self._constant(layer, "halves", layer.as_stored(weights.codes))
         wide = self._op(layer, "Cast", "weights", halves, to=TensorProto.FLOAT)
-        bias = self._bias(node, layer, weights.form)
-        if isinstance(bias, np.ndarray):
-            bias = self._constant(layer, "bias", bias)
+        bias = self._bias(node, layer, Form.BF16)
         self._nodes.append(_with_inputs(node, [layer.reads, wide, *([bias] if bias else [])]))
 
     # ----------------------------------------------------------------------------------------------------- their parts
@@ -159,10 +146,26 @@ class _Writer:
             self._bytes[tensor] = back
         return self._bytes[tensor]
 
-    def _bias(self, node: NodeProto, layer: Layer, form: Form) -> Array | str:
-        """What is added to the sums, with what the form changes; a name if it is not known, or if there is nothing."""
+    def _bias(self, node: NodeProto, layer: Layer, form: Form) -> str:
+        """What is added to the sums, and what the form takes off; nothing if there is neither."""
         if not layer.has_offset:
             return node.input[2] if len(node.input) > 2 else ""
+        return self._constant(layer, "bias", self._added(layer, form))
+
+    def _whole_bias(self, layer: Layer, steps: Array) -> str:
+        """The same as whole numbers of the units of the sums, as other engines want it beside bytes; nothing if it is
+        not known, or too large for them.
+        """
+        if not layer.has_offset:
+            return ""
+        whole = np.rint(self._added(layer, Form.INT8).astype(np.float64) / steps)
+        if np.abs(whole).max(initial=0.0) > np.iinfo(np.int32).max:
+            return ""
+        parts = {"codes": whole.astype(np.int32), "scales": steps, "zeros": np.zeros(len(steps), np.int32)}
+        names = [self._constant(layer, f"bias.{what}", array) for what, array in parts.items()]
+        return self._op(layer, "DequantizeLinear", "bias", *names, domain=self._domain, axis=0)
+
+    def _added(self, layer: Layer, form: Form) -> Array:
         offset = self._quantizer.offset(layer, form)
         return offset if layer.bias is None else layer.bias + offset
 
@@ -186,9 +189,3 @@ def _with_inputs(node: NodeProto, inputs: Iterable[str]) -> NodeProto:
     made.CopyFrom(node)
     refill(made.input, inputs)
     return made
-
-
-def _read_by(node: NodeProto) -> Iterable[str]:
-    """The names that a node reads, those inside of its branches included."""
-    yield from node.input
-    yield from free_names(node)
