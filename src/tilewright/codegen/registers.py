@@ -34,12 +34,11 @@ class RegisterFile:
 
 def register_file(buffer: Buffer, body: Stmt, offsets: "Offsets") -> RegisterFile:
     """Slots for what `body` does with the buffer."""
-    for s in walk_stmts(body):
-        if isinstance(s, Emit) and any(place[0].buffer is buffer for place in s.operands):
-            intrinsic = find_intrinsic(s.intrinsic)
-            if intrinsic is not None and intrinsic.vectors is not None:
-                count, width = intrinsic.vectors
-                return RegisterFile(buffer, width, count)
+    emits = (s for s in walk_stmts(body) if isinstance(s, Emit))
+    for s in emits:
+        own = _own_vectors(s)
+        if own is not None and any(place[0].buffer is buffer for place in s.operands):
+            return RegisterFile(buffer, width=own[1], count=own[0])
     return RegisterFile(buffer, register_width(buffer, body, offsets))
 
 
@@ -111,10 +110,10 @@ def _emitted_width(s: Emit, buffer: Buffer) -> int:
     return math.prod(shape[len(shape) - contiguous :])
 
 
-def _own_order(s: Emit) -> int:
-    """The slots of operands whose elements intrinsics hold in an order of their own."""
+def _own_vectors(s: Emit) -> tuple[int, int] | None:
+    """How many, of how many elements, an operand is whose elements intrinsics hold in an order of their own."""
     intrinsic = find_intrinsic(s.intrinsic)
-    return intrinsic.vectors[0] if intrinsic is not None and intrinsic.vectors is not None else 0
+    return None if intrinsic is None else intrinsic.vectors
 
 
 def stored_slots(
@@ -127,10 +126,10 @@ def stored_slots(
     """Which slots of the known register files `body` writes; `lane` is the vectorised loop around it, if any."""
     found: dict[Buffer, set[int]] = {}
     for s, along, width in _with_lanes(body, lane, lanes) if files else ():
-        if isinstance(s, Emit) and (count := _own_order(s)):
+        if isinstance(s, Emit) and (own := _own_vectors(s)):
             out = s.operands[0][0].buffer
             if out in files:
-                found.setdefault(out, set()).update(range(count))
+                found.setdefault(out, set()).update(range(own[0]))
         elif isinstance(s, Emit):  # its loops are not unrolled: the instructions are for all their iterations
             extents = {n.var: n.extent for n in walk_stmts(s.body) if isinstance(n, For)}
             for n in walk_stmts(s.body):

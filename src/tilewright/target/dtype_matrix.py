@@ -6,8 +6,9 @@ Everything in it is asked of the types and the targets themselves; a test keeps 
 from tilewright.ir.dtype import DType
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.intrinsics import intrinsics_of
+from tilewright.target.matrix_units import matrix_unit
 from tilewright.target.names import TARGETS
-from tilewright.target.target import AARCH64, Target
+from tilewright.target.target import AARCH64, AARCH64_SVE_256, Target
 
 _HALVES = (DType.F16, DType.BF16)
 
@@ -18,7 +19,7 @@ Made by `python -m tilewright.target.dtype_matrix > docs/dtypes.md` from the typ
 Every type below is compiled to native code on every target. A cell says how: how many elements a vector register
 holds; `in f32` where values are stored in 16 bits and computed in f32 (each operation rounds once to the stored type);
 `casts in software` where the conversion to f32 takes several instructions; `fma` where a multiply-add is one
-instruction; and the tensor intrinsics that use the type.
+instruction; and the tensor intrinsics that use the type, where one that ends in `.tile` is there in any shape.
 
 """
 
@@ -46,7 +47,8 @@ up bytes, by VNNI and AMX where the processor has these ([low precision](low-pre
 def dtype_matrix() -> str:
     """The page."""
     targets = {name: make() for name, make in TARGETS.items() if name != "native"} | {
-        "AArch64 (NEON, i8mm)": AARCH64
+        "AArch64 (NEON, i8mm)": AARCH64,
+        "AArch64 (SVE, i8mm)": AARCH64_SVE_256,
     }
     lines = [
         f"| type | bytes | {' | '.join(f'`{n}`' if n in TARGETS else n for n in targets)} |",
@@ -79,6 +81,9 @@ def _intrinsics(dtype: DType, target: Target) -> str:
     found = [i for i in intrinsics_of(target) if dtype in _reads(i)]
     tiles = [i for i in found if ".tile_" in i.name]
     others = [f"`{i.name}`" for i in found if i not in tiles]
+    if unit := matrix_unit(target):
+        pairs = sorted((str(a), str(b)) for a, b in unit.types if dtype in (a, b))
+        others += [f"`{unit.family}.{a}{b}.tile`" for a, b in pairs]
     return ", ".join([*([f"{len(tiles)} register tiles"] if tiles else []), *others])
 
 

@@ -3,7 +3,6 @@
 Families see names of three intrinsics of any shape, which clear a tile, add products to it, and store it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,11 +18,8 @@ class MatrixUnit:
     types: frozenset[tuple[DType, DType]]  # of what it multiplies
     group: int  # products of an element that lie side by side
     depth: int  # products of an element that an intrinsic adds at most
-    register: tuple[
-        int, int
-    ]  # rows of an instruction, and columns that what follows has in a vector: tiles are of such
+    register: tuple[int, int]  # rows and columns that tiles are cut to multiples of
     sizes: tuple[tuple[int, int], ...]  # rows and columns of the tiles that are worth a try
-    fits: Callable[[int, int], bool]  # are there registers for such a tile?
     is_vectors: bool
 
     def product(self, types: tuple[DType, DType], rows: int, columns: int, depth: int) -> str:
@@ -47,9 +43,6 @@ def matrix_unit(target: Target) -> MatrixUnit | None:
 
 
 def _of_vectors(family: str, v: ArmVectors) -> MatrixUnit:
-    def fits(rows: int, columns: int) -> bool:
-        return arm_tiles.fits_vectors(rows, columns, v)
-
     step = arm_tiles.PAIR * v.segments
     rows = (1, *range(arm_tiles.PAIR, _MOST_ROWS + 1, arm_tiles.PAIR))
     columns = range(2 * step, _MOST_COLUMNS + 1, 2 * step)
@@ -59,8 +52,7 @@ def _of_vectors(family: str, v: ArmVectors) -> MatrixUnit:
         arm_tiles.GROUP,
         arm_tiles.DEPTH,
         (arm_tiles.PAIR, v.lanes),
-        tuple((r, c) for r in rows for c in columns if fits(r, c)),
-        fits,
+        tuple((r, c) for r in rows for c in columns if arm_tiles.fits_vectors(r, c, v)),
         is_vectors=True,
     )
 
@@ -76,6 +68,5 @@ _AMX = MatrixUnit(
     x86_amx.TILE_BYTES,
     (x86_amx.TILE_ROWS, x86_amx.TILE_ROWS),
     tuple((r, c) for r in _EVERY for c in _EVERY if x86_amx.fits_tiles(r, c)),
-    x86_amx.fits_tiles,
     is_vectors=False,
 )
