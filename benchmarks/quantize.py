@@ -22,7 +22,7 @@ from tilewright.cli.output import note, shape_text
 from tilewright.cli.peers import OnnxRuntimePeer
 from tilewright.cli.quantize import summary
 from tilewright.quantize.error import relative_error
-from tilewright.quantize.forms import Form
+from tilewright.quantize.forms import LayerForm
 from tilewright.quantize.quantized_model import QuantizedModel
 from tilewright.support.affinity import pinned
 
@@ -98,7 +98,7 @@ def _layers(m: Measured) -> str:
             c.operator,
             shape_text(c.shape),
             c.form.value,
-            "" if c.form is Form.FLOAT else f"{c.error:.3%}",
+            "" if c.form is LayerForm.FLOAT else f"{c.error:.3%}",
             f"{c.float_seconds * 1e6:.0f}",
             f"{c.seconds * 1e6:.0f}",
             c.why,

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "first__second": "a Func, as a step names it",
     "k17_conv_relu": "a kernel, as it was once named",
     "name_1": "of attributes of any name",
+    "samples/": "a folder of the reader's",
     "schedule/recipes/": "a folder that a decision is about, and that is gone",
     "tflite_runtime": "a package of others",
     "thing_create": "any function of this form",

@@ -13,12 +13,12 @@ from onnx import ModelProto, helper, numpy_helper
 from tests.quantize_models import convolutions, model_of, products, samples_of
 from tilewright.api import load
 from tilewright.quantize.error import relative_error
-from tilewright.quantize.forms import Form
+from tilewright.quantize.forms import LayerForm
 from tilewright.quantize.layers import find_layers
 from tilewright.quantize.model_file import read_whole
 from tilewright.quantize.plan import Option, choose_forms
 from tilewright.quantize.quantizer import Quantizer
-from tilewright.quantize.ranges import Observer, Scale, observe
+from tilewright.quantize.ranges import ByteScale, Observer, observe
 from tilewright.quantize.simulation import Simulation
 from tilewright.quantize.weights import in_form
 from tilewright.quantize.write import can_write, write_forms
@@ -97,7 +97,7 @@ def test_a_model_from_before_quantize_linear_is_refused(tmp_path: Path) -> None:
 
 def test_zero_is_a_byte_exactly() -> None:
     for low, high in ((-1.0, 3.0), (0.5, 2.0), (-2.0, -1.0), (0.0, 0.0)):
-        assert Scale.of(low, high).restored(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
+        assert ByteScale.of(low, high).restored(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
 
 
 def test_ranges_clip_what_is_rare() -> None:
@@ -127,9 +127,14 @@ def test_a_tensor_of_zeros_has_a_scale(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "most"),
-    [(Form.INT8, 0.012), (Form.INT8_BLOCKS, 0.008), (Form.INT4_BLOCKS, 0.12), (Form.BF16, 0.003)],
+    [
+        (LayerForm.INT8, 0.012),
+        (LayerForm.INT8_BLOCKS, 0.008),
+        (LayerForm.INT4_BLOCKS, 0.12),
+        (LayerForm.BF16, 0.003),
+    ],
 )
-def test_weights_are_near_what_they_were(form: Form, most: float) -> None:
+def test_weights_are_near_what_they_were(form: LayerForm, most: float) -> None:
     rows = np.random.default_rng(0).standard_normal((16, 256)).astype(np.float32)
     error = np.square(in_form(rows, form).floats - rows).mean() ** 0.5
     assert 0 < error < most
@@ -140,7 +145,7 @@ def test_rows_of_bytes_are_no_worse_than_those_of_the_largest() -> None:
     rows[3] = 0
     plain = np.abs(rows).max(axis=1, keepdims=True) / 127
     codes = np.rint(np.divide(rows, plain, out=np.zeros_like(rows), where=plain > 0))
-    made = in_form(rows, Form.INT8)
+    made = in_form(rows, LayerForm.INT8)
     errors = [np.square(floats - rows).sum(axis=1) for floats in (made.floats, codes * plain)]
     assert (errors[0] <= errors[1] * (1 + 1e-5)).all()
     assert np.abs(made.codes).max() <= 127
@@ -170,7 +175,7 @@ def test_numbers_that_are_not_finite_have_to_be_the_same() -> None:
 
 def random_options(seed: int) -> dict[str, list[Option]]:
     random = np.random.default_rng(seed)
-    forms = (Form.INT8, Form.INT8_BLOCKS, Form.BF16)
+    forms = (LayerForm.INT8, LayerForm.INT8_BLOCKS, LayerForm.BF16)
     return {
         f"l{n}": [Option(f, float(random.uniform(0, 1)), float(random.uniform(0, 0.01))) for f in forms]
         for n in range(5)
@@ -182,7 +187,7 @@ def test_plans_keep_their_bound_and_are_near_the_best(seed: int) -> None:
     options, bound = random_options(seed), 0.01
     plan = choose_forms(options, bound)
     assert sum(o.square for o in plan.values()) <= bound**2
-    own = [[Option(Form.FLOAT, 0, 0), *o] for o in options.values()]
+    own = [[Option(LayerForm.FLOAT, 0, 0), *o] for o in options.values()]
     every = [p for p in product(*own) if sum(o.square for o in p) <= bound**2]
     best = max(sum(o.saved for o in p) for p in every)
     dearest = max(o.saved for p in own for o in p)
@@ -190,22 +195,26 @@ def test_plans_keep_their_bound_and_are_near_the_best(seed: int) -> None:
 
 
 def test_a_layer_gets_the_form_that_saves_most_where_errors_allow_it() -> None:
-    options = {"a": [Option(Form.BF16, 1.0, 0.001), Option(Form.INT8, 3.0, 0.01)], "b": []}
-    assert choose_forms(options, 1.0)["a"].form is Form.INT8
-    assert choose_forms(options, 0.005)["a"].form is Form.BF16
+    options = {"a": [Option(LayerForm.BF16, 1.0, 0.001), Option(LayerForm.INT8, 3.0, 0.01)], "b": []}
+    assert choose_forms(options, 1.0)["a"].form is LayerForm.INT8
+    assert choose_forms(options, 0.005)["a"].form is LayerForm.BF16
     assert choose_forms(options, 0.0005) == {}
 
 
 def test_forms_that_save_nothing_are_not_taken() -> None:
-    assert choose_forms({"a": [Option(Form.INT8, 0.0, 0.0), Option(Form.BF16, -1.0, 0.0)]}, 1.0) == {}
+    assert (
+        choose_forms({"a": [Option(LayerForm.INT8, 0.0, 0.0), Option(LayerForm.BF16, -1.0, 0.0)]}, 1.0) == {}
+    )
 
 
 # ------------------------------------------------------------------------------------ what is written is what was meant
 
 
-@pytest.mark.parametrize("form", [Form.INT8, Form.INT8_BLOCKS, Form.INT4_BLOCKS, Form.BF16])
+@pytest.mark.parametrize(
+    "form", [LayerForm.INT8, LayerForm.INT8_BLOCKS, LayerForm.INT4_BLOCKS, LayerForm.BF16]
+)
 @pytest.mark.parametrize("make", [convolutions, products])
-def test_models_do_what_their_simulation_does(make: object, form: Form, tmp_path: Path) -> None:
+def test_models_do_what_their_simulation_does(make: object, form: LayerForm, tmp_path: Path) -> None:
     model = whole(make(), tmp_path)  # pyright: ignore[reportCallIssue, reportUnknownArgumentType]
     layers = find_layers(model).found
     samples = samples_of(model, 3)
@@ -230,7 +239,12 @@ def test_other_engines_read_what_is_written(tmp_path: Path) -> None:
     layers = find_layers(model).found
     samples = samples_of(model, 2)
     quantizer = Quantizer(*observe(model, layers, samples, LOAD))
-    mixed = {"first": Form.INT8, "second": Form.BF16, "gemm": Form.INT8_BLOCKS, "matmul": Form.INT4_BLOCKS}
+    mixed = {
+        "first": LayerForm.INT8,
+        "second": LayerForm.BF16,
+        "gemm": LayerForm.INT8_BLOCKS,
+        "matmul": LayerForm.INT4_BLOCKS,
+    }
     written = write_forms(model, layers, mixed, quantizer)
     with LOAD(written) as session:
         ours = session.run(samples[0])
@@ -243,7 +257,7 @@ def test_models_from_before_scales_had_an_axis(tmp_path: Path) -> None:
     layers = find_layers(model).found
     samples = samples_of(model, 2)
     quantizer = Quantizer(*observe(model, layers, samples, LOAD))
-    written = write_forms(model, layers, {layer.name: Form.INT8 for layer in layers}, quantizer)
+    written = write_forms(model, layers, {layer.name: LayerForm.INT8 for layer in layers}, quantizer)
     with LOAD(written) as session, LOAD(model) as floats:
         assert 0 < relative_error([(session.run(samples[0]), floats.run(samples[0]))]) < 0.03
 
@@ -252,7 +266,7 @@ def test_weights_in_halves_take_half_the_bytes(tmp_path: Path) -> None:
     model = whole(products(), tmp_path)
     layers = find_layers(model).found
     quantizer = Quantizer(*observe(model, layers, samples_of(model, 2), LOAD))
-    written = write_forms(model, layers, {layer.name: Form.BF16 for layer in layers}, quantizer)
+    written = write_forms(model, layers, {layer.name: LayerForm.BF16 for layer in layers}, quantizer)
     kept = {t.name: t for t in written.graph.initializer}
     assert "w0" not in kept and "w1" not in kept
     assert len(kept["up/halves"].raw_data) == 64 * 128 * np.dtype(ml_dtypes.bfloat16).itemsize
@@ -269,7 +283,7 @@ def test_biases_that_no_whole_number_holds_stay_floats(tmp_path: Path) -> None:
     layers = find_layers(model).found
     samples = samples_of(model, 2)
     quantizer = Quantizer(*observe(model, layers, samples, LOAD))
-    written = write_forms(model, layers, {"first": Form.INT8}, quantizer)
+    written = write_forms(model, layers, {"first": LayerForm.INT8}, quantizer)
     assert not any(n.name == "first/bias" for n in written.graph.node)
     with LOAD(written) as session, LOAD(model) as floats:
         assert relative_error([(session.run(samples[0]), floats.run(samples[0]))]) < 0.02
@@ -279,11 +293,11 @@ def test_nothing_is_left_that_nobody_reads(tmp_path: Path) -> None:
     model = whole(convolutions(), tmp_path)
     layers = find_layers(model).found
     quantizer = Quantizer(*observe(model, layers, samples_of(model, 2), LOAD))
-    written = write_forms(model, layers, {layer.name: Form.INT8 for layer in layers}, quantizer)
+    written = write_forms(model, layers, {layer.name: LayerForm.INT8 for layer in layers}, quantizer)
     read = {name for node in written.graph.node for name in node.input}
     assert {t.name for t in written.graph.initializer} <= read
 
 
 def test_halves_need_a_cast_that_knows_them(tmp_path: Path) -> None:
-    assert can_write(whole(convolutions(), tmp_path), Form.BF16)
-    assert not can_write(whole(convolutions(opset=11), tmp_path), Form.BF16)
+    assert can_write(whole(convolutions(), tmp_path), LayerForm.BF16)
+    assert not can_write(whole(convolutions(opset=11), tmp_path), LayerForm.BF16)

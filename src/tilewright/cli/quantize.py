@@ -9,7 +9,7 @@ import click
 
 from tilewright.cli.feeds import read_sample
 from tilewright.cli.output import milliseconds, note, print_json, print_table, progress_bar, shape_text
-from tilewright.quantize.forms import Form
+from tilewright.quantize.forms import LayerForm
 from tilewright.quantize.quantized_model import LayerChoice, QuantizedModel
 from tilewright.quantize.quantized_model import quantize as quantize_model
 from tilewright.support.errors import UserError
@@ -74,7 +74,7 @@ def layer_row(choice: LayerChoice) -> tuple[str, ...]:
         choice.operator,
         shape_text(choice.shape),
         choice.form.value,
-        "" if choice.form is Form.FLOAT else f"{choice.error:.3%}",
+        "" if choice.form is LayerForm.FLOAT else f"{choice.error:.3%}",
         milliseconds(choice.float_seconds),
         milliseconds(choice.seconds),
         choice.why,

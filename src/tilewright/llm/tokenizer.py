@@ -36,10 +36,6 @@ class Tokenizer:
         except Exception as e:  # its errors have no class of their own
             raise UserError(f"it is no tokenizer: {e}", where=str(path)) from e
 
-    @staticmethod
-    def is_in(folder: Path) -> bool:
-        return (folder / _FILE).exists()
-
     def encode(self, text: str, *, is_bare: bool = True) -> list[int]:
         """`is_bare`: what the tokenizer puts around a text is not there yet."""
         return list(self._own.encode(text, add_special_tokens=is_bare).ids)

@@ -9,7 +9,7 @@ from tilewright.profiling.call_times import CallTime
 from tilewright.stages import Stages
 
 
-def node_seconds(found: Stages, calls: Iterable[CallTime]) -> dict[str, float]:
+def measured_node_seconds(found: Stages, calls: Iterable[CallTime]) -> dict[str, float]:
     """By the names of nodes as they were imported; `calls` are those of the program, in its order."""
     assert found.imported is not None
     attribution, joined = attribute_time(found.imported, found.graph), joined_boxes(found)

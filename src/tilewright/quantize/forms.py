@@ -6,7 +6,7 @@ from enum import StrEnum
 BLOCK = 32  # weights that share a scale, and activations
 
 
-class Form(StrEnum):
+class LayerForm(StrEnum):
     FLOAT = "float32"
     INT8 = "int8"  # activations u8 with a scale for the tensor, weights s8 with one for each output
     INT8_BLOCKS = (
@@ -17,25 +17,25 @@ class Form(StrEnum):
 
     @property
     def has_blocks(self) -> bool:
-        return self in (Form.INT8_BLOCKS, Form.INT4_BLOCKS)
+        return self in (LayerForm.INT8_BLOCKS, LayerForm.INT4_BLOCKS)
 
     @property
     def bits(self) -> int:
         """Of a weight."""
         match self:
-            case Form.FLOAT:
+            case LayerForm.FLOAT:
                 return 32
-            case Form.BF16:
+            case LayerForm.BF16:
                 return 16
-            case Form.INT8 | Form.INT8_BLOCKS:
+            case LayerForm.INT8 | LayerForm.INT8_BLOCKS:
                 return 8
-            case Form.INT4_BLOCKS:
+            case LayerForm.INT4_BLOCKS:
                 return 4
 
 
-ALLOWED: Mapping[str, tuple[Form, ...]] = {
-    "auto": (Form.INT8, Form.INT8_BLOCKS, Form.INT4_BLOCKS, Form.BF16),
-    "8": (Form.INT8, Form.INT8_BLOCKS),
-    "4": (Form.INT4_BLOCKS,),
+ALLOWED: Mapping[str, tuple[LayerForm, ...]] = {
+    "auto": (LayerForm.INT8, LayerForm.INT8_BLOCKS, LayerForm.INT4_BLOCKS, LayerForm.BF16),
+    "8": (LayerForm.INT8, LayerForm.INT8_BLOCKS),
+    "4": (LayerForm.INT4_BLOCKS,),
 }
 """The forms besides floats, by what `--bits` says."""

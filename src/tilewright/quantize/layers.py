@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tilewright.quantize.forms import BLOCK, Form
+from tilewright.quantize.forms import BLOCK, LayerForm
 from tilewright.support.arrays import Array
 
 
@@ -63,7 +63,7 @@ class Layer:
         places = self.weights.ndim - 2 if self.kind is Kind.CONV else 0
         return np.ascontiguousarray(row, np.float32).reshape(-1, *(1 for _ in range(places)))
 
-    def can_be(self, form: Form) -> bool:
+    def can_be(self, form: LayerForm) -> bool:
         if form.has_blocks:
             return self.kind is not Kind.CONV and self.products % BLOCK == 0
         return True

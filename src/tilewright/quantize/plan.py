@@ -1,23 +1,23 @@
 """Which layer gets which form: the most time saved for a bound on the sum of squared errors.
 
-Errors of layers are independent, so their squares add up (`quantize.py` measures what comes of a plan, and asks again
-with another bound where that is not so). Of each layer's forms those count that save more than any with a smaller
-error, and more for their error than what is between them: the upper convex hull. Steps from one to the next are taken
-in the order of what they save for what they cost, which is the best plan up to the last step.
+Errors of layers are independent, so their squares add up (`quantized_model.py` measures what comes of a plan, and
+asks again with another bound where that is not so). Of each layer's forms those count that save more than any with a
+smaller error, and more for their error than what is between them: the upper convex hull. Steps from one to the next are
+taken in the order of what they save for what they cost, which is the best plan up to the last step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewright.quantize.forms import Form
+from tilewright.quantize.forms import LayerForm
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """A form of a layer: the seconds that it saves, and its error alone."""
 
-    form: Form
+    form: LayerForm
     saved: float
     error: float
 
@@ -26,7 +26,7 @@ class Option:
         return self.error**2
 
 
-_AS_IT_IS = Option(Form.FLOAT, 0.0, 0.0)
+_AS_IT_IS = Option(LayerForm.FLOAT, 0.0, 0.0)
 _TINY = 1e-30  # an error that is none
 
 

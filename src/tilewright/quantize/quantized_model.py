@@ -13,13 +13,13 @@ from onnx import ModelProto
 
 from tilewright.api import load
 from tilewright.quantize.error import Results, relative_error
-from tilewright.quantize.forms import ALLOWED, Form
+from tilewright.quantize.forms import ALLOWED, LayerForm
 from tilewright.quantize.layers import Layer, Layers, find_layers
 from tilewright.quantize.model_file import read_whole
 from tilewright.quantize.plan import Option, choose_forms
 from tilewright.quantize.quantizer import Quantizer
 from tilewright.quantize.ranges import observe
-from tilewright.quantize.session import Sample
+from tilewright.quantize.session import CalibrationSample
 from tilewright.quantize.simulation import Forms, Simulation
 from tilewright.quantize.timing import FormTimes, time_forms
 from tilewright.quantize.write import can_write, write_forms
@@ -45,7 +45,7 @@ class LayerChoice:
     name: str
     operator: str
     shape: tuple[int, ...]
-    form: Form
+    form: LayerForm
     error: float
     float_seconds: float
     seconds: float
@@ -74,10 +74,10 @@ class QuantizedModel:
         return speedup(self.times, self.float_times)
 
     @property
-    def counts(self) -> dict[Form, int]:
+    def counts(self) -> dict[LayerForm, int]:
         """Of layers by their forms."""
         forms = [c.form for c in self.choices]
-        return {f: forms.count(f) for f in Form if f in forms}
+        return {f: forms.count(f) for f in LayerForm if f in forms}
 
     def save(self, path: str | Path) -> None:
         """Write the model, in one step: a file that was there stays until this one is complete."""
@@ -90,7 +90,7 @@ class QuantizedModel:
 
 def quantize(
     model: str | Path,
-    calibration: Iterable[Sample],
+    calibration: Iterable[CalibrationSample],
     error: float,
     *,
     bits: str = "auto",
@@ -132,7 +132,7 @@ class _Search:
         self,
         model: ModelProto,
         layers: Layers,
-        samples: Sequence[Sample],
+        samples: Sequence[CalibrationSample],
         bound: float,
         bits: str,
         threads: int,
@@ -157,7 +157,7 @@ class _Search:
         times = time_forms(
             self._model,
             self._layers,
-            [Form.FLOAT, *self._forms],
+            [LayerForm.FLOAT, *self._forms],
             quantizer,
             self._seen[0],
             threads=self._threads,
@@ -184,10 +184,10 @@ class _Search:
         return self._checked({}, options, times, quantizer, right)
 
     def _options(
-        self, simulation: Simulation, right: Sequence[Results], times: Mapping[Form, FormTimes]
+        self, simulation: Simulation, right: Sequence[Results], times: Mapping[LayerForm, FormTimes]
     ) -> dict[str, list[Option]]:
         """The forms of each layer that are quicker than floats, with their errors."""
-        floats = times[Form.FLOAT].layers
+        floats = times[LayerForm.FLOAT].layers
         quicker = [
             (layer, f, floats[layer.name] - times[f].layers[layer.name])
             for layer in self._layers
@@ -239,7 +239,7 @@ class _Search:
         self,
         plan: Mapping[str, Option],
         options: Mapping[str, Sequence[Option]],
-        times: Mapping[Form, FormTimes],
+        times: Mapping[LayerForm, FormTimes],
         quantizer: Quantizer,
         right: Sequence[Results],
     ) -> QuantizedModel:
@@ -277,10 +277,10 @@ class _Search:
         layer: Layer,
         chosen: Option | None,
         options: Sequence[Option],
-        times: Mapping[Form, FormTimes],
+        times: Mapping[LayerForm, FormTimes],
     ) -> LayerChoice:
-        form = Form.FLOAT if chosen is None else chosen.form
-        floats = times[Form.FLOAT].layers[layer.name]
+        form = LayerForm.FLOAT if chosen is None else chosen.form
+        floats = times[LayerForm.FLOAT].layers[layer.name]
         return LayerChoice(
             layer.name,
             layer.kind.value,
@@ -307,8 +307,8 @@ def _why(
     layer: Layer,
     chosen: Option | None,
     options: Sequence[Option],
-    times: Mapping[Form, FormTimes],
-    forms: Sequence[Form],
+    times: Mapping[LayerForm, FormTimes],
+    forms: Sequence[LayerForm],
 ) -> str:
     saved = 0.0 if chosen is None else chosen.saved
     refused = [o for o in options if o.saved > saved]

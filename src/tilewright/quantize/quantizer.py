@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tilewright.quantize.forms import Form
+from tilewright.quantize.forms import LayerForm
 from tilewright.quantize.layers import Layer
-from tilewright.quantize.ranges import Scale
+from tilewright.quantize.ranges import ByteScale
 from tilewright.quantize.weights import RowWeights, in_form
 from tilewright.support.arrays import Array
 
@@ -14,20 +14,20 @@ from tilewright.support.arrays import Array
 class Quantizer:
     """`scales` are of the tensors that layers read, by name, and `means` those of their channels."""
 
-    def __init__(self, scales: Mapping[str, Scale], means: Mapping[str, Array]) -> None:
+    def __init__(self, scales: Mapping[str, ByteScale], means: Mapping[str, Array]) -> None:
         self._scales, self._means = scales, means
-        self._weights: dict[tuple[str, Form], RowWeights] = {}
+        self._weights: dict[tuple[str, LayerForm], RowWeights] = {}
 
-    def scale(self, tensor: str) -> Scale:
+    def scale(self, tensor: str) -> ByteScale:
         return self._scales[tensor]
 
-    def weights(self, layer: Layer, form: Form) -> RowWeights:
+    def weights(self, layer: Layer, form: LayerForm) -> RowWeights:
         key = layer.name, form
         if key not in self._weights:
             self._weights[key] = in_form(layer.rows, form)
         return self._weights[key]
 
-    def offset(self, layer: Layer, form: Form) -> Array:
+    def offset(self, layer: Layer, form: LayerForm) -> Array:
         """What is added to the results of a layer so that their mean stays what it was with its own weights; zeros if
         nothing can be added.
         """

@@ -7,7 +7,7 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from tilewright.quantize.layers import Kind, Layer
-from tilewright.quantize.session import LoadModel, Sample
+from tilewright.quantize.session import CalibrationSample, LoadModel
 from tilewright.support.arrays import Array
 
 _STEPS = 255
@@ -16,14 +16,14 @@ _REACHES = np.linspace(1.0, 0.5, 51)  # of the range that was seen: what is beyo
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ByteScale:
     """Bytes q stand for (q - zero) · step."""
 
     step: np.float32
     zero: int
 
     @classmethod
-    def of(cls, low: float, high: float) -> "Scale":
+    def of(cls, low: float, high: float) -> "ByteScale":
         """For values between these; 0 is one of them, exactly."""
         low, high = min(low, 0.0), max(high, 0.0)
         step = np.float32(max((high - low) / _STEPS, float(np.finfo(np.float32).tiny)))
@@ -69,26 +69,26 @@ class Observer:
         edges = np.linspace(self._low, self._high, _BINS + 1)
         return (edges[1:] + edges[:-1]) / 2
 
-    def scale(self) -> Scale:
+    def scale(self) -> ByteScale:
         """The one that leaves the least squares: ends of the range are looked for one after the other, twice."""
         centres = self._centres()
 
-        def left(scale: Scale) -> float:
+        def left(scale: ByteScale) -> float:
             return float(np.dot(np.square(scale.restored(centres) - centres), self._counts))
 
         low, high = self._low, self._high
         for _ in range(2):
-            high = min((self._high * r for r in _REACHES), key=lambda n: left(Scale.of(low, n)))
-            low = min((self._low * r for r in _REACHES), key=lambda n: left(Scale.of(n, high)))
-        return Scale.of(low, high)
+            high = min((self._high * r for r in _REACHES), key=lambda n: left(ByteScale.of(low, n)))
+            low = min((self._low * r for r in _REACHES), key=lambda n: left(ByteScale.of(n, high)))
+        return ByteScale.of(low, high)
 
 
 def observe(
     model: ModelProto,
     layers: Sequence[Layer],
-    samples: Sequence[Sample],
+    samples: Sequence[CalibrationSample],
     load: LoadModel,
-) -> tuple[dict[str, Scale], dict[str, Array]]:
+) -> tuple[dict[str, ByteScale], dict[str, Array]]:
     """Run the model on samples, and look at what its layers read: scales of tensors, and means of their channels."""
     seen = {layer.reads: Observer(1 if layer.kind is Kind.CONV else -1) for layer in layers}
     watched = ModelProto()

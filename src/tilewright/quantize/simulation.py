@@ -12,15 +12,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tilewright.quantize.forms import BLOCK, Form
+from tilewright.quantize.forms import BLOCK, LayerForm
 from tilewright.quantize.layers import Layer
 from tilewright.quantize.model_file import names_read, opset_of, refill
 from tilewright.quantize.quantizer import Quantizer
-from tilewright.quantize.session import LoadModel, Sample
+from tilewright.quantize.session import CalibrationSample, LoadModel
 from tilewright.support.arrays import Array
 from tilewright.support.closing import Closing
 
-Forms: TypeAlias = Mapping[str, Form]  # by the names of layers; others are floats
+Forms: TypeAlias = Mapping[str, LayerForm]  # by the names of layers; others are floats
 
 _PREFIX = "tilewright/"
 _STEPS = 127.0  # of a block's largest magnitude
@@ -51,24 +51,24 @@ class Simulation(Closing):
             )
             for n, layer in enumerate(layers)
         }
-        self._operands_of: dict[tuple[str, Form], tuple[Array, Array]] = {}
+        self._operands_of: dict[tuple[str, LayerForm], tuple[Array, Array]] = {}
         self._session = load(_Rewriting(model, layers, quantizer, self._switches).made())
 
     def close(self) -> None:
         self._session.close()
 
-    def run(self, forms: Forms, sample: Sample) -> dict[str, Array]:
+    def run(self, forms: Forms, sample: CalibrationSample) -> dict[str, Array]:
         """The results of the model where its layers have these forms."""
         feeds: dict[str, Any] = dict(sample)
         for layer in self._layers:
-            form, names = forms.get(layer.name, Form.FLOAT), self._switches[layer.name]
+            form, names = forms.get(layer.name, LayerForm.FLOAT), self._switches[layer.name]
             weights, offset = self._operands(layer, form)
             feeds[names.weights], feeds[names.offset] = weights, offset
-            feeds[names.bytes] = np.array(form is Form.INT8)
+            feeds[names.bytes] = np.array(form is LayerForm.INT8)
             feeds[names.blocks] = np.array(form.has_blocks)
         return dict(self._session.run(feeds))
 
-    def _operands(self, layer: Layer, form: Form) -> tuple[Array, Array]:
+    def _operands(self, layer: Layer, form: LayerForm) -> tuple[Array, Array]:
         key = layer.name, form
         if key not in self._operands_of:
             rows, offset = self._quantizer.weights(layer, form).floats, self._quantizer.offset(layer, form)
@@ -113,7 +113,7 @@ class _Rewriting:
     def _switch(self, node: NodeProto, layer: Layer, names: _Switches) -> None:
         bytes_, blocks = (self._given(n, TensorProto.BOOL, []) for n in (names.bytes, names.blocks))
         x = layer.reads
-        if layer.can_be(Form.INT8_BLOCKS):
+        if layer.can_be(LayerForm.INT8_BLOCKS):
             x = self._op("Where", blocks, self._after_blocks(layer.reads, layer.products), x)
         x = self._op("Where", bytes_, self._after_bytes(layer.reads), x)
         weights = self._given(names.weights, TensorProto.FLOAT, layer.weights.shape)

@@ -11,11 +11,11 @@ from statistics import median
 from onnx import ModelProto
 
 from tilewright.profiling.call_times import patient_workers, time_calls
-from tilewright.profiling.node_times import node_seconds
-from tilewright.quantize.forms import Form
+from tilewright.profiling.node_times import measured_node_seconds
+from tilewright.quantize.forms import LayerForm
 from tilewright.quantize.layers import Layer
 from tilewright.quantize.quantizer import Quantizer
-from tilewright.quantize.session import Sample
+from tilewright.quantize.session import CalibrationSample
 from tilewright.quantize.write import quantize_of, write_forms
 from tilewright.stages import stages
 from tilewright.support.affinity import pinned
@@ -36,16 +36,16 @@ class FormTimes:
 def time_forms(
     model: ModelProto,
     layers: Sequence[Layer],
-    forms: Sequence[Form],
+    forms: Sequence[LayerForm],
     quantizer: Quantizer,
-    sample: Sample,
+    sample: CalibrationSample,
     *,
     threads: int,
     target: str,
     progress: OnProgress | None = None,
-) -> dict[Form, FormTimes]:
+) -> dict[LayerForm, FormTimes]:
     owners = _owners(model, layers)
-    found: dict[Form, FormTimes] = {}
+    found: dict[LayerForm, FormTimes] = {}
     for n, form in enumerate(forms):
         if progress is not None:
             progress(f"timing {form}", n, len(forms))
@@ -60,7 +60,7 @@ def _times(
     model: ModelProto,
     layers: Sequence[Layer],
     owners: Mapping[str, str],
-    sample: Sample,
+    sample: CalibrationSample,
     threads: int,
     target: str,
 ) -> FormTimes:
@@ -76,7 +76,7 @@ def _times(
     readers: dict[str, list[str]] = {}
     for layer in layers:
         readers.setdefault(quantize_of(layer.reads), []).append(layer.name)
-    for node, taken in node_seconds(compiled, times.calls).items():
+    for node, taken in measured_node_seconds(compiled, times.calls).items():
         if node in readers:
             for name in readers[node]:
                 seconds[name] += taken / len(readers[node])

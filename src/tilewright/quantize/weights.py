@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.quantize.blocks import Blocks, quantize_rows, restored_rows
-from tilewright.quantize.forms import BLOCK, Form
+from tilewright.quantize.forms import BLOCK, LayerForm
 from tilewright.support.arrays import Array
 
 _MOST = 127  # -128 has no counterpart
@@ -19,32 +19,32 @@ _REACHES = np.linspace(1.0, 0.7, 16)  # of the largest weight of a row: what is 
 class RowWeights:
     """Rows [outputs, products] in a form: bytes with a scale for each row, blocks, or halves."""
 
-    form: Form
+    form: LayerForm
     codes: Array
     scales: Array | None = None
 
     @cached_property
     def floats(self) -> Array:
         match self.form:
-            case Form.INT8:
+            case LayerForm.INT8:
                 assert self.scales is not None
                 return self.codes.astype(np.float32) * self.scales[:, None]
-            case Form.INT8_BLOCKS | Form.INT4_BLOCKS:
+            case LayerForm.INT8_BLOCKS | LayerForm.INT4_BLOCKS:
                 assert self.scales is not None
                 return restored_rows(Blocks(self.codes, self.scales), self.form.bits)
-            case Form.BF16 | Form.FLOAT:
+            case LayerForm.BF16 | LayerForm.FLOAT:
                 return self.codes.astype(np.float32)
 
 
-def in_form(rows: Array, form: Form) -> RowWeights:
+def in_form(rows: Array, form: LayerForm) -> RowWeights:
     match form:
-        case Form.FLOAT:
+        case LayerForm.FLOAT:
             return RowWeights(form, rows)
-        case Form.BF16:
+        case LayerForm.BF16:
             return RowWeights(form, rows.astype(ml_dtypes.bfloat16))
-        case Form.INT8:
+        case LayerForm.INT8:
             return _bytes(rows)
-        case Form.INT8_BLOCKS | Form.INT4_BLOCKS:
+        case LayerForm.INT8_BLOCKS | LayerForm.INT4_BLOCKS:
             return RowWeights(form, *quantize_rows(rows, form.bits, BLOCK))
 
 
@@ -59,4 +59,4 @@ def _bytes(rows: Array) -> RowWeights:
         left = np.square(codes * tried[:, None] - rows).sum(axis=1)
         scales, best = np.where(left < best, tried, scales), np.minimum(left, best)
     codes = np.clip(np.rint(rows / scales[:, None]), -_MOST, _MOST).astype(np.int8)
-    return RowWeights(Form.INT8, codes, scales)
+    return RowWeights(LayerForm.INT8, codes, scales)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tilewright.quantize.forms import BLOCK, Form
+from tilewright.quantize.forms import BLOCK, LayerForm
 from tilewright.quantize.layers import Layer
 from tilewright.quantize.model_file import names_read, opset_of, refill
 from tilewright.quantize.quantizer import Quantizer
@@ -27,13 +27,13 @@ def quantize_of(tensor: str) -> str:
     return f"{tensor}/quantize"
 
 
-def can_write(model: ModelProto, form: Form) -> bool:
+def can_write(model: ModelProto, form: LayerForm) -> bool:
     """Are there operators for the form, of the version that the model uses?"""
-    return form is not Form.BF16 or opset_of(model) >= _HALVES
+    return form is not LayerForm.BF16 or opset_of(model) >= _HALVES
 
 
 def write_forms(
-    model: ModelProto, layers: Sequence[Layer], forms: Mapping[str, Form], quantizer: Quantizer
+    model: ModelProto, layers: Sequence[Layer], forms: Mapping[str, LayerForm], quantizer: Quantizer
 ) -> ModelProto:
     return _Writer(model, layers, forms, quantizer).made()
 
@@ -42,11 +42,13 @@ class _Writer:
     """Nodes that are made for a layer have its name, a slash, and what they are for."""
 
     def __init__(
-        self, model: ModelProto, layers: Sequence[Layer], forms: Mapping[str, Form], quantizer: Quantizer
+        self, model: ModelProto, layers: Sequence[Layer], forms: Mapping[str, LayerForm], quantizer: Quantizer
     ) -> None:
         self._model, self._quantizer, self._forms = model, quantizer, forms
         self._layers = {
-            layer.node: layer for layer in layers if forms.get(layer.name, Form.FLOAT) is not Form.FLOAT
+            layer.node: layer
+            for layer in layers
+            if forms.get(layer.name, LayerForm.FLOAT) is not LayerForm.FLOAT
         }
         self._nodes: list[NodeProto] = []
         self._constants: dict[str, TensorProto] = {}
@@ -60,13 +62,13 @@ class _Writer:
                 self._nodes.append(node)
                 continue
             match self._forms[layer.name]:
-                case Form.INT8:
+                case LayerForm.INT8:
                     self._write_bytes(node, layer)
-                case Form.INT8_BLOCKS | Form.INT4_BLOCKS as form:
+                case LayerForm.INT8_BLOCKS | LayerForm.INT4_BLOCKS as form:
                     self._write_blocks(node, layer, form)
-                case Form.BF16:
+                case LayerForm.BF16:
                     self._write_halves(node, layer)
-                case Form.FLOAT:
+                case LayerForm.FLOAT:
                     self._nodes.append(node)
         out = ModelProto()
         out.CopyFrom(self._model)
@@ -84,7 +86,7 @@ class _Writer:
     # ------------------------------------------------------------------------------------------------------- forms
 
     def _write_bytes(self, node: NodeProto, layer: Layer) -> None:
-        scale, weights = self._quantizer.scale(layer.reads), self._quantizer.weights(layer, Form.INT8)
+        scale, weights = self._quantizer.scale(layer.reads), self._quantizer.weights(layer, LayerForm.INT8)
         assert weights.scales is not None
         codes = self._constant(layer, "codes", layer.as_stored(weights.codes))
         scales = self._constant(layer, "scales", weights.scales)
@@ -93,10 +95,10 @@ class _Writer:
             layer, "DequantizeLinear", "weights", codes, scales, zeros, domain=self._domain, axis=layer.axis
         )
         inputs = [self._restored(layer.reads), restored]
-        bias = self._whole_bias(layer, scale.step * weights.scales) or self._bias(node, layer, Form.INT8)
+        bias = self._whole_bias(layer, scale.step * weights.scales) or self._bias(node, layer, LayerForm.INT8)
         self._nodes.append(_with_inputs(node, [*inputs, *([bias] if bias else [])]))
 
-    def _write_blocks(self, node: NodeProto, layer: Layer, form: Form) -> None:
+    def _write_blocks(self, node: NodeProto, layer: Layer, form: LayerForm) -> None:
         weights = self._quantizer.weights(layer, form)
         assert weights.scales is not None
         blocks = layer.products // BLOCK
@@ -123,10 +125,10 @@ class _Writer:
             )
 
     def _write_halves(self, node: NodeProto, layer: Layer) -> None:
-        weights = self._quantizer.weights(layer, Form.BF16)
+        weights = self._quantizer.weights(layer, LayerForm.BF16)
         halves = self._constant(layer, "halves", layer.as_stored(weights.codes))
         wide = self._op(layer, "Cast", "weights", halves, to=TensorProto.FLOAT)
-        bias = self._bias(node, layer, Form.BF16)
+        bias = self._bias(node, layer, LayerForm.BF16)
         self._nodes.append(_with_inputs(node, [layer.reads, wide, *([bias] if bias else [])]))
 
     # ----------------------------------------------------------------------------------------------------- their parts
@@ -146,7 +148,7 @@ class _Writer:
             self._bytes[tensor] = back
         return self._bytes[tensor]
 
-    def _bias(self, node: NodeProto, layer: Layer, form: Form) -> str:
+    def _bias(self, node: NodeProto, layer: Layer, form: LayerForm) -> str:
         """What is added to the sums, and what the form takes off; nothing if there is neither."""
         if not layer.has_offset:
             return node.input[2] if len(node.input) > 2 else ""
@@ -158,14 +160,14 @@ class _Writer:
         """
         if not layer.has_offset:
             return ""
-        whole = np.rint(self._added(layer, Form.INT8).astype(np.float64) / steps)
+        whole = np.rint(self._added(layer, LayerForm.INT8).astype(np.float64) / steps)
         if np.abs(whole).max(initial=0.0) > np.iinfo(np.int32).max:
             return ""
         parts = {"codes": whole.astype(np.int32), "scales": steps, "zeros": np.zeros(len(steps), np.int32)}
         names = [self._constant(layer, f"bias.{what}", array) for what, array in parts.items()]
         return self._op(layer, "DequantizeLinear", "bias", *names, domain=self._domain, axis=0)
 
-    def _added(self, layer: Layer, form: Form) -> Array:
+    def _added(self, layer: Layer, form: LayerForm) -> Array:
         offset = self._quantizer.offset(layer, form)
         return offset if layer.bias is None else layer.bias + offset
 

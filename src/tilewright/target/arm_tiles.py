@@ -32,11 +32,11 @@ from tilewright.target.intrinsic import (
     state,
 )
 
-GROUP = 8  # products that an instruction adds to an element; given
+GROUP = 8  # products that an instruction adds up, of one element of the result; given
 PAIR = 2  # rows and columns of an instruction; given
-DEPTH = 16  # products of an element that one intrinsic adds at most: a row of these is one load; judged
-_REGISTERS = 32  # given
-_BESIDE = 4  # registers for columns, which pass by; judged: no accumulators are spilled
+DEPTH = 16  # products of an element that one intrinsic adds at most: a row of these is one load; bound
+_REGISTERS = 32  # registers; given
+_BESIDE = 4  # registers for columns, which pass by: no accumulators are spilled; bound
 _VECTORS: Mapping[str, ArmVectors] = MappingProxyType({"arm": NEON, "sve": SVE_256})
 _PRODUCTS: Mapping[str, tuple[DType, DType, str]] = MappingProxyType(
     {

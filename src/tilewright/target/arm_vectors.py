@@ -62,5 +62,6 @@ def _scalable(c: EmitContext, element: str, count: int, value: str) -> tuple[str
     return whole, c.call(f"llvm.vector.insert.nxv{each}{element}.v{count}{element}", whole, *args)
 
 
+# How many segments of 16 bytes vectors have; given.
 NEON = ArmVectors(1, frozenset({"neon"}))
 SVE_256 = ArmVectors(2, SVE_256_FEATURES)

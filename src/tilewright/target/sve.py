@@ -6,9 +6,9 @@ from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.lane_products import adding_halves, half_products, lane_products
 from tilewright.target.register_tiles import f32_tiles
 
-_REGISTERS = 32  # given
+_REGISTERS = 32  # registers; given
 _LANES = SVE_256.lanes
-_MAX_ROWS = 8  # as with NEON; bound
+_MAX_ROWS = 8  # of a tile, as with NEON; bound
 
 F32_TILES: tuple[Intrinsic, ...] = f32_tiles(
     "sve",

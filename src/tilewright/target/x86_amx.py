@@ -34,7 +34,7 @@ from tilewright.target.intrinsic import (
 
 TILE_ROWS = 16  # of a tile register; given
 TILE_BYTES = 64  # of a row; given
-TILE_COUNT = 8  # given
+TILE_COUNT = 8  # of tile registers; given
 GROUP = 4  # products of bytes that an element of the sum adds up at a time; given
 TILE_FEATURES = frozenset({"amx-tile", "amx-int8"})
 _PRODUCTS: Mapping[str, tuple[DType, DType, str]] = MappingProxyType(

@@ -7,8 +7,6 @@ over four bytes of B, which lie side by side, and over a few groups q of them. T
 are masked in registers, so weights are read as they are stored.
 """
 
-from collections.abc import Iterator
-
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Scope, Var, cast
 from tilewright.target.intrinsic import (
@@ -30,7 +28,7 @@ from tilewright.target.lane_products import (
 )
 
 _WORDS = 2  # groups of bytes of 8 bits: as many products as those of 4 bits have; given
-# What sums up products of bytes in pairs, and pairs of shorts, by lanes.
+# What sums up products of bytes in pairs, and pairs of shorts, by lanes; given: the instructions of LLVM.
 _PAIRS = {8: ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")}
 _PAIRS[16] = ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")
 
@@ -99,7 +97,7 @@ def _emit_bytes(lanes: int) -> Emitter:
     return emit
 
 
-def byte_products(
+def unsigned_products(
     name: str, lanes: int, features: frozenset[str], emitter: Emitter, steps: float
 ) -> Intrinsic:
     """C[j] += Σ A[q, k] · B[q, j, k]."""
@@ -116,19 +114,22 @@ _AVX512BW = frozenset({"avx512f", "avx512bw"})
 _VNNI = _AVX512BW | {"avx512vnni"}
 
 
-def _in_pairs() -> Iterator[Intrinsic]:
-    for lanes, isa, features in ((8, "x86", _AVX2), (16, "avx512", _AVX512BW)):
-        for groups in (4, 2, 1):
-            name, emitter = f"{isa}.i8u4.dot{8 * groups}_{lanes}", _emit_nibbles(groups, lanes)
-            yield half_products(name, lanes, groups, features, emitter, 4.0 * groups + 1)
-        yield byte_products(f"{isa}.i8u8.dot8_{lanes}", lanes, features, _emit_bytes(lanes), 12.0)
+def _in_pairs(name: str, lanes: int, groups: int, features: frozenset[str]) -> Intrinsic:
+    return half_products(name, lanes, groups, features, _emit_nibbles(groups, lanes), 4.0 * groups + 1)
 
 
-_DOT = calling("llvm.x86.avx512.vpdpbusd.512", 16)
+_DOT = calling("llvm.x86.avx512.vpdpbusd.512", 16)  # 16 lanes; given
 
 # Steps: instructions for a vector of one row, without those that take bytes apart; counted.
 FEW_BITS: tuple[Intrinsic, ...] = (
     half_products("vnni.i8u4.dot8_16", 16, 1, _VNNI, adding_halves(16, _DOT), 2.0),
-    byte_products("vnni.i8u8.dot8_16", 16, _VNNI, adding_bytes(16, _DOT), 2.0),
-    *_in_pairs(),
+    unsigned_products("vnni.i8u8.dot8_16", 16, _VNNI, adding_bytes(16, _DOT), 2.0),
+    _in_pairs("x86.i8u4.dot32_8", 8, 4, _AVX2),
+    _in_pairs("x86.i8u4.dot16_8", 8, 2, _AVX2),
+    _in_pairs("x86.i8u4.dot8_8", 8, 1, _AVX2),
+    unsigned_products("x86.i8u8.dot8_8", 8, _AVX2, _emit_bytes(8), 12.0),
+    _in_pairs("avx512.i8u4.dot32_16", 16, 4, _AVX512BW),
+    _in_pairs("avx512.i8u4.dot16_16", 16, 2, _AVX512BW),
+    _in_pairs("avx512.i8u4.dot8_16", 16, 1, _AVX512BW),
+    unsigned_products("avx512.i8u8.dot8_16", 16, _AVX512BW, _emit_bytes(16), 12.0),
 )

@@ -7,7 +7,7 @@ forms that saturate (`vpdpbusds`) are not declared.
 from tilewright.ir.dtype import DType
 from tilewright.target.intrinsic import Intrinsic
 from tilewright.target.lane_products import adding_halves, calling, half_products, lane_products
-from tilewright.target.x86_few_bits import adding_bytes, byte_products
+from tilewright.target.x86_few_bits import adding_bytes, unsigned_products
 
 _LANES = 8  # of 32 bits; given
 _VNNI = frozenset({"avx2", "avxvnni"})
@@ -29,5 +29,5 @@ DOT_PRODUCTS: tuple[Intrinsic, ...] = (
 # Steps: instructions for a vector of one row, without those that take bytes apart; counted.
 FEW_BITS: tuple[Intrinsic, ...] = (
     half_products("avxvnni.i8u4.dot8_8", _LANES, 1, _VNNI, adding_halves(_LANES, _BYTES), 2.0),
-    byte_products("avxvnni.i8u8.dot8_8", _LANES, _VNNI, adding_bytes(_LANES, _BYTES), 2.0),
+    unsigned_products("avxvnni.i8u8.dot8_8", _LANES, _VNNI, adding_bytes(_LANES, _BYTES), 2.0),
 )

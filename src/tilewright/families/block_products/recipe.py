@@ -34,9 +34,7 @@ from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.tensorize import Tensorize
 from tilewright.tir.stmt import IterKind
 
-_WRITTEN_OUT = (
-    128  # groups of products of a tile in a step of the loop over them, at most; judged: what code is short
-)
+_WRITTEN_OUT = 128  # groups of products of a tile in a step of the loop over them, at most; bound
 
 
 @dataclass(frozen=True, slots=True)

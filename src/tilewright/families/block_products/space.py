@@ -9,7 +9,7 @@ from tilewright.families.block_products.match import BlockProducts, group_count,
 from tilewright.families.block_products.recipe import BlockTile, schedule_block_products
 from tilewright.families.elementwise.cost import around_seconds
 from tilewright.families.family import ScheduleRequest
-from tilewright.families.gemm.cost import TILE_START
+from tilewright.families.gemm.cost import BEHIND_READS, TILE_START
 from tilewright.families.prepare import schedule_rest
 from tilewright.families.space import Costs, Knob, KnobValues, Points, Space
 from tilewright.schedule.draft import Draft
@@ -24,9 +24,6 @@ _WIDENED = (
 )
 _SCALED = (
     4.0  # operations that a block of a vector ends with; counted: a conversion, a difference, two products
-)
-_BEHIND = (
-    0.1  # of the arithmetic beside reads from memory, what is not hidden; judged: enough to prefer the least
 )
 
 
@@ -100,7 +97,7 @@ class BlockProductsSpace(Space):
         cycles = self._tiles(points) * tile
         nbytes = p.weights.buffer.bytes
         moved = nbytes / m.memory_rate if nbytes > l2_room(m) else 0.0
-        return np.maximum(cycles / m.hertz, moved) + _BEHIND * cycles / m.hertz
+        return np.maximum(cycles / m.hertz, moved) + BEHIND_READS * cycles / m.hertz
 
     def _tiles(self, points: Points) -> FloatArray:
         return np.ceil(self._rows / points[:, 0]) * np.ceil(self._panels / points[:, 1])

@@ -35,7 +35,7 @@ _PUT = 1.5  # to put rows of a vector together, and to store it; counted: two sh
 # Both.
 _VECTOR = 1.0  # to read a vector of it again and to come to it; and half of it for each operand of the epilogue; judged
 _SCATTERED = 1.2  # to store one lane of a vector; as in vectors
-_EXPOSED = 0.5  # of a row of operands that are far: reads of several tiles are under way; judged
+_EXPOSED = 0.1  # of the cycles of reads that pass while products are computed; judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def tile_time(f: Form, depth: int, c: TileChoice, unit: MatrixUnit, m: Machine) 
     parts = tiles // part_size(tiles)
     moved, is_far = _moved(f, c, n_rows, n_columns, m)
     # What the first-level cache does not hold passes while products are computed.
-    late = max(moved - outer * products, 0.0) + _EXPOSED * min(moved, outer * products) * 0.2
+    late = max(moved - outer * products, 0.0) + _EXPOSED * min(moved, outer * products)
     a = 0.0 if f.a_constant or not c.pack_a else copy_cycles(float(outer * f.rows * f.k), 1, m, COPIED)
     return TileTime(
         {

@@ -44,9 +44,7 @@ from tilewright.target.matrix_units import MatrixUnit, matrix_unit
 from tilewright.target.target import Target
 from tilewright.tir.stmt import For, LoopKind, blocks
 
-_EPILOGUE_ROWS = (
-    2  # of a tile whose epilogue is written out; judged: loads of one pass while the other is computed
-)
+_EPILOGUE_ROWS = 2  # of a tile whose epilogue is written out: reads of one pass beside the other; bound
 
 
 @dataclass(frozen=True, slots=True)
