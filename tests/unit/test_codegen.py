@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from native import TARGETS, arrays_of, check, check_same_bits, every_target, legal, program
 
+from tilewright.codegen.builder import CodeRegion, TextBuilder
 from tilewright.codegen.kernel import kernel_ir, parts, steps
-from tilewright.ir.dtype import DType
+from tilewright.ir.dtype import INDEX, DType
 from tilewright.ir.expr import (
     Binary,
     BinaryOp,
@@ -378,3 +379,26 @@ def f(X: f32[2], Y: f32[2, 8], Z: out(f32[3, 8])):
     ir = kernel_ir(func)
     assert ir.count("shufflevector") == 2  # in the loop, and after it
     check_same_bits(func, arrays_of(func))
+
+
+def test_sizes_are_read_once() -> None:
+    """Stores between the loops could change them, for all that LLVM knows."""
+    func = program("""
+def f(X: f32[64], size__n: i64[1], Y: out(f32[64]), Z: out(f32[64])):
+    for i in range(64):
+        Y[i] = X[min(i, size__n[0])]
+    for i in range(64):
+        Z[i] = X[min(i, size__n[0] * 2)]
+""")
+    assert kernel_ir(func).count("load i64") == 1
+    check_same_bits(func, arrays_of(func, X=np.arange(64), size__n=np.array([16])))
+
+
+def test_a_head_computes_nothing_twice() -> None:
+    builder = TextBuilder()
+    builder.regions.append(CodeRegion(builder.place()))
+    with builder.at(0):
+        first, again = (builder.op("add i64 %part, 7", INDEX) for _ in range(2))
+        reads = [builder.op("load i64, ptr %p, align 8", INDEX) for _ in range(2)]
+    assert first == again and reads[0] != reads[1]
+    assert builder.op("add i64 %part, 7", INDEX) != first  # a block that may come before

@@ -15,11 +15,12 @@ from tilewright.graph.passes.contract_blocks import contract_blocks
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
+from tilewright.ops.contrib.quant_gather import GatherBlockQuantized
 from tilewright.ops.contrib.quant_matmul import MatMulNBits
 from tilewright.ops.opdef import TensorType
 from tilewright.support.arrays import Array
 from tilewright.target.intrinsics import block_products
-from tilewright.target.target import AARCH64, AVX2
+from tilewright.target.target import AARCH64, AVX2, Target
 
 RNG = np.random.default_rng(6)
 contract = partial(contract_blocks, products=block_products(AVX2), lanes=8)
@@ -124,3 +125,47 @@ def test_two_bits_stay_as_they_are() -> None:
 def test_a_target_without_such_instructions_has_floats() -> None:
     after = contract_blocks(product(), {}, 4)
     assert "BlockMatMul" in names(after) and "QuantizeBlocks" not in names(after)
+
+
+def tied(*, bits: int = 4, zero: str = "", dtype: DType = DType.F32, is_same: bool = True) -> Graph:
+    """A table that is looked up, and a product with the same weights."""
+    b, blocks, count = GraphBuilder(), 2, 19
+    codes = RNG.integers(0, 256, (count, blocks, 32 * bits // 8)).astype(np.uint8)
+    scales = RNG.uniform(0.5, 2, (count, blocks)).astype(dtype.numpy)
+    table = codes if is_same else codes[::-1].copy()
+    shared = [b.constant("s", scales)]
+    own = [b.constant("table_s", scales)]
+    if zero:
+        zeros = RNG.integers(0, 256, (count, blocks * bits // 8)).astype(np.uint8)
+        shared, own = [*shared, b.constant("z", zeros)], [*own, b.constant("table_z", zeros)]
+    at = b.input("at", TensorType(DType.I64, (1, 3)))
+    x = b.apply(GatherBlockQuantized(bits, 32), b.constant("t", table.reshape(count, -1)), at, *own, name="x")
+    op = MatMulNBits(count, 64, bits, 32, (bool(zero), False, False), 4)
+    return b.finish(x, b.apply(op, x, b.constant("w", codes), *shared, name="y"))
+
+
+@pytest.mark.parametrize("target", [AVX2, AARCH64], ids=["avx2", "arm"])
+@pytest.mark.parametrize(("bits", "zero"), [(4, ""), (4, "packed"), (8, "")])
+def test_a_table_that_is_a_matrix_too_is_there_once(bits: int, zero: str, target: Target) -> None:
+    graph = tied(bits=bits, zero=zero)
+    after = eliminate_dead(contract_blocks(graph, block_products(target), target.lanes(4)))
+    verify_graph(after)
+    assert "PanelGather" in names(after) and "GatherBlockQuantized" not in names(after)
+    assert len(after.constants) == (3 if zero else 2)
+    feeds = {"at": np.array([[0, 18, -1]])}
+    want, found = (interpret_graph(g, feeds) for g in (graph, after))
+    np.testing.assert_array_equal(found["x"], want["x"])
+    check_lowered(after)
+
+
+def test_tables_of_halves_are_rounded_as_the_model_says() -> None:
+    graph = tied(dtype=DType.F16)
+    after = eliminate_dead(contract(graph))
+    feeds = {"at": np.array([[0, 18, -1]])}
+    want, found = (interpret_graph(g, feeds)["x"] for g in (graph, after))
+    assert found.dtype == np.float16 and "PanelGather" in names(after)
+    np.testing.assert_array_equal(found, want)
+
+
+def test_another_table_stays() -> None:
+    assert "GatherBlockQuantized" in names(contract(tied(is_same=False)))

@@ -395,3 +395,31 @@ def softmax(A: open(f32[64, 512], None, size("n", 1, 512)), Y: out(open(f32[64, 
     s.apply(StreamRows(("E", "S", "Y"), 16, 4, ("E",)))
     steps = re.findall(r"for \w+_step\d+ in range\((.*)\):", str(lower_func(s.func)[0][0].func))
     assert len(steps) == 2 and all(", (size__n[0] + 15) // 16" in step for step in steps)
+
+
+def test_rows_along_an_open_axis_are_outside_of_others() -> None:
+    """Of a loop over heads and rows the first iterations are in use then: a row of each head, not rows of the first."""
+    total = parse_func("""
+@func
+def total(X: open(f32[6, 64, 32], None, size("n", 1, 64), None), S: out(open(f32[6, 64], None, size("n", 1, 64)))):
+    for h in range(6):
+        for r in range(64):
+            for k in range(32):
+                with block("S"):
+                    vh = spatial(6, h)
+                    vr = spatial(64, r)
+                    vk = reduce(32, k)
+                    with init():
+                        S[vh, vr] = f32(0.0)
+                    S[vh, vr] = S[vh, vr] + X[vh, vr, vk]
+""")
+    s = Schedule(single(total))
+    s.apply(StreamRows(("S",), 16, 384))
+    (lowered,) = lower_func(s.func)[0]
+    (rows,) = re.findall(r"for \w+_row\d+ in range\((.*)\):", str(lowered.func))
+    assert rows == "384, size__n[0] * 6"
+    x, size = np.arange(6 * 64 * 32, dtype=np.float32).reshape(6, 64, 32), 3
+    made = np.full((6, 64), -1, np.float32)
+    arrays = {"X": x, "S": made, "size__n": np.array([size])}
+    interpret_func(lowered.func, {b: arrays[b.name] for b in lowered.func.params})
+    np.testing.assert_array_equal(made[:, :size], x.sum(axis=2)[:, :size])

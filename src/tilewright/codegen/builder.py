@@ -16,6 +16,8 @@ from tilewright.ir.expr import Var
 
 Lines: TypeAlias = "list[str | Lines]"
 
+_IMPURE = ("load", "call")  # may give something else the next time
+
 
 @dataclass(slots=True)
 class CodeRegion:
@@ -23,6 +25,9 @@ class CodeRegion:
 
     head: Lines
     cache: dict[object, Val] = field(default_factory=dict[object, Val])
+    computed: dict[tuple[str, DType], Val] = field(
+        default_factory=dict[tuple[str, DType], Val]
+    )  # in its head
 
 
 class TextBuilder:
@@ -36,6 +41,7 @@ class TextBuilder:
         self.intrinsics: set[str] = set()
         self.instructions = 0
         self._count = 0
+        self._computed: dict[tuple[str, DType], Val] | None = None  # of the head that is written to
         self._splats: dict[tuple[int, str, int], Val] = {}  # of this block, by place, scalar and lanes
 
     def fresh(self, hint: str = "v") -> str:
@@ -53,12 +59,18 @@ class TextBuilder:
         return hole
 
     def op(self, text: str, dtype: DType, lanes: int = 1) -> Val:
+        computed = self._computed
+        if computed is not None and (found := computed.get((text, dtype))) is not None:
+            return found
         # As `fresh` and `line`, without the calls: it is what is called most.
         self._count += 1
         self.instructions += 1
         name = f"%v{self._count}"
         self.lines.append(f"  {name} = {text}")
-        return Val(name, dtype, lanes)
+        value = Val(name, dtype, lanes)
+        if computed is not None and not text.startswith(_IMPURE):
+            computed[text, dtype] = value
+        return value
 
     def start_block(self, label: str) -> None:
         self.lines.append(f"{label}:")
@@ -67,13 +79,14 @@ class TextBuilder:
 
     @contextmanager
     def at(self, depth: int) -> Generator[None]:
-        """Write into the head of the region at `depth`."""
-        outer = self.lines
-        self.lines = self.regions[depth].head
+        """Write into the head of the region at `depth`, where nothing is computed twice."""
+        outer = self.lines, self._computed
+        region = self.regions[depth]
+        self.lines, self._computed = region.head, region.computed
         try:
             yield
         finally:
-            self.lines = outer
+            self.lines, self._computed = outer
 
     def splat(self, v: Val, lanes: int) -> Val:
         """A scalar in every lane; once for all that want it in a block, as every row of a tile does."""

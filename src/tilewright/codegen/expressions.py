@@ -44,6 +44,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.simplify import Linear, Simplifier
 from tilewright.support.errors import InternalError
+from tilewright.tir.passes.place_sizes import size_name
 
 _DIVISIONS = frozenset({BinaryOp.FLOORDIV, BinaryOp.MOD})
 _COMPUTED = 3  # instructions for an index: as many as it takes to take it out of a vector
@@ -61,6 +62,7 @@ class ExprEmitter:
         self.lanes = 1
         self.mask: Val | None = None
         self.fixed: frozenset[Buffer] = frozenset()  # what nothing in the kernel stores to
+        self._sizes: dict[Buffer, Val] = {}
         self.offsets = Offsets(simplify)
         self.facts = Facts()
         self.known = LoadedValues(self.facts)
@@ -273,6 +275,8 @@ class ExprEmitter:
     def _load(self, e: Load) -> Val:
         if e.buffer.scope is Scope.REGISTER:
             return self._load_register(e)
+        if e.buffer in self.fixed and size_name(e.buffer) is not None:
+            return self._size(e.buffer)
         if not e.buffer.size:  # on a side that is never chosen: there is nothing to read, not even elsewhere
             return Val(literal(0, e.dtype), e.dtype)
         split = self.lane_form(self.flat_index(e.buffer, e.indices))
@@ -285,6 +289,18 @@ class ExprEmitter:
             return self._gather(e)
         self.prefetcher.before_load(e.buffer, form, self.lanes, is_vector=step > 0)
         return self._read(e.buffer, self.address(e.buffer, form), self.lanes if step else 1)
+
+    def _size(self, buffer: Buffer) -> Val:
+        """The size of a dimension is read once, at the beginning: LLVM would read it again after every store, and
+        compute again what depends on it.
+        """
+        found = self._sizes.get(buffer)
+        if found is None:
+            pointer = self.pointers[buffer]
+            with self.b.at(0):
+                found = self.b.op(f"load i64, ptr {pointer.name}, align 8", INDEX)
+            self._sizes[buffer] = found
+        return found
 
     def _read(self, buffer: Buffer, pointer: Val, lanes: int) -> Val:
         b, t, align = self.b, memory_type(buffer.dtype, lanes), buffer.dtype.bytes

@@ -134,8 +134,12 @@ class _Rows:
         body: Callable[[Values, dict[Var, int]], Stmt],
         steps: tuple[Var, int] | None = None,
     ) -> Stmt:
-        """Parts of rows, or of vectors of rows; in each of a number of steps."""
-        names, extents = self._names, {a: self._graph.extents[a] for a in rows}
+        """Parts of rows, or of vectors of rows; in each of a number of steps. Rows along an open axis are outside of
+        all others: of a fused loop the first iterations are in use then.
+        """
+        names, open_axes = self._names, _open_axes(self._graph)
+        outside_first = sorted(rows, key=lambda a: a not in open_axes)
+        extents = {a: self._graph.extents[a] for a in outside_first}
         if vectors is not None:
             extents[_BLOCK] = vectors
         total = prod(extents.values())
@@ -173,6 +177,12 @@ class _Rows:
             tuple(loop for _, loop in every.values()),
             substitute_stmt(inside, values) if values else inside,
         )
+
+
+def _open_axes(graph: FlowGraph) -> set[Expr]:
+    return {
+        a for n in graph.nodes for a, size in zip(n.indices, n.out.sizes, strict=False) if size is not None
+    }
 
 
 def _reads_its_own(graph: FlowGraph) -> bool:

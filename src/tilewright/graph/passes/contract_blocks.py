@@ -8,6 +8,10 @@
 A level of 4 says that x may be brought to bytes, by blocks of its rows: sums of integers, where the target has an
 instruction for these. All other levels are sums of floats. Either way codes keep their bits, in the order in which
 kernels read them. One zero point for all is multiplied with the sums of x.
+
+    y = GatherBlockQuantized(w, i, s, z)      ──>      y = PanelGather(w', i, s', z')
+
+where a product has the same weights: rows of the table are its columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +24,7 @@ import numpy as np
 from tilewright.graph.graph import Graph, Node, Value
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ir.dtype import DType
+from tilewright.ops.contrib.quant_gather import GatherBlockQuantized
 from tilewright.ops.contrib.quant_matmul import MatMulNBits, unpacked_array
 from tilewright.ops.core.arithmetic import Add, Mul
 from tilewright.ops.core.block_matmul import BlockMatMul
@@ -27,6 +32,7 @@ from tilewright.ops.core.block_quantize import QuantizeBlocks
 from tilewright.ops.core.cast import Cast
 from tilewright.ops.core.integer import optional_inputs
 from tilewright.ops.core.movement import Reshape
+from tilewright.ops.core.panel_gather import PanelGather
 from tilewright.ops.core.pieces import Pad
 from tilewright.ops.core.reduce import ReduceSum
 from tilewright.ops.core.weight_panels import Panels
@@ -42,16 +48,34 @@ _MOST_BLOCK = (
 
 def contract_blocks(graph: Graph, products: Products, lanes: int) -> Graph:
     """`products`: what the target has instructions for that sum up products of bytes. `lanes`: floats of a vector."""
+    tables = {n.outputs[0].name: p for n in graph.nodes if (p := _product_of_table(graph, n)) is not None}
+    shared: dict[str, _Packed] = {}  # by the names of products, what tables have of them
 
-    def contract(state: Sweep, node: Node) -> Sequence[Value] | None:
-        if not isinstance(node.op, MatMulNBits):
-            return None
+    def pack(state: Sweep, node: Node) -> _Packed | None:
+        assert isinstance(node.op, MatMulNBits)
+        known = shared.get(node.outputs[0].name)
+        if known is not None:
+            return known
         weights = _stored(state, node, node.op)
         if weights is None:
             return None
         is_short = node.op.accuracy == _INTEGERS and weights.fits_integers
-        words = products.get(weights.bits) if is_short else None
-        return _contracted(state, node, node.op, weights, words, lanes)
+        return _pack_weights(state, node, weights, products.get(weights.bits) if is_short else None, lanes)
+
+    def contract(state: Sweep, node: Node) -> Sequence[Value] | None:
+        match node.op:
+            case MatMulNBits():
+                found = pack(state, node)
+                return None if found is None else _contracted(state, node, node.op, found)
+            case GatherBlockQuantized() if node.outputs[0].name in tables:
+                product = tables[node.outputs[0].name]
+                found = pack(state, product)
+                if found is None:
+                    return None
+                shared[product.outputs[0].name] = found
+                return _looked_up(state, node, found)
+            case _:
+                return None
 
     return sweep(graph, contract)
 
@@ -112,19 +136,80 @@ def _middles(zeros: Array | None, bits: int, rows: int, blocks: int) -> Array:
     return np.full(1, first) if (found == first).all() else found
 
 
-def _contracted(
-    state: Sweep,
-    node: Node,
-    op: MatMulNBits,
-    weights: _Weights,
-    words: tuple[int, DType] | None,
-    lanes: int,
-) -> Sequence[Value]:
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Weights as constants of the graph: codes, scales, and zero points if they differ; otherwise they are `zero`."""
+
+    panels: Panels
+    columns: int
+    blocks: int
+    block: int
+    zero: float
+    constants: tuple[Value, ...]
+
+    @property
+    def has_zeros(self) -> bool:
+        return len(self.constants) > 2
+
+
+def _pack_weights(
+    state: Sweep, node: Node, weights: _Weights, words: tuple[int, DType] | None, lanes: int
+) -> _Packed:
+    """`words`: how instructions take the weights, if they sum up integers."""
+    if words is not None and words[1] is DType.I8:
+        weights = weights.signed()
+    panels = Panels(weights.bits, lanes if words is None else words[0], in_words=words is not None)
+    name, apart = node.outputs[0].name, weights.zeros.size > 1
+    stored = {"codes": panels.pack(weights.codes), "scales": panels.pack_each(weights.scales)}
+    if apart:
+        stored["zeros"] = panels.pack_each(weights.zeros)
+    constants = tuple(state.add_constant(f"{name}.{what}", array) for what, array in stored.items())
+    zero = 0.0 if apart else float(weights.zeros[0])
+    return _Packed(panels, *weights.codes.shape, zero, constants)
+
+
+def _product_of_table(graph: Graph, node: Node) -> Node | None:
+    """The product that has the same weights as a table which is looked up."""
+    if not isinstance(node.op, GatherBlockQuantized) or node.op.bits not in _BITS:
+        return None
+    table, _, *rest = node.inputs
+    own = [graph.constants.get(v) for v in (table, *rest)]
+    for other in graph.nodes:
+        if not isinstance(other.op, MatMulNBits) or (other.op.bits, other.op.block) != (
+            node.op.bits,
+            node.op.block,
+        ):
+            continue
+        _, w, scale, zero, groups, _ = optional_inputs((True, True, True, *other.op.has), other.inputs)
+        theirs = [graph.constants.get(v) for v in (w, scale, zero) if v is not None]
+        if groups is None and len(own) == len(theirs) and all(map(_are_same, own, theirs)):
+            return other
+    return None
+
+
+def _are_same(a: Array | None, b: Array | None) -> bool:
+    """The same numbers, whatever the axes."""
+    if a is None or b is None or a.dtype != b.dtype or a.size != b.size:
+        return False
+    return bool(np.array_equal(a.reshape(-1), b.reshape(-1)))
+
+
+def _looked_up(state: Sweep, node: Node, packed: _Packed) -> Sequence[Value]:
+    codes, scales, *zeros = packed.constants
+    op = PanelGather(packed.columns, packed.panels, packed.zero, packed.has_zeros)
+    found = state.add_piece(op, (codes, node.inputs[1], scales, *zeros), node)
+    made = node.outputs[0].type
+    if made.dtype is not DType.F32:
+        found = state.add_piece(Cast(made.dtype), (found,), node)
+    return state.add(Reshape(made.shape), (found,), node)
+
+
+def _contracted(state: Sweep, node: Node, op: MatMulNBits, packed: _Packed) -> Sequence[Value]:
     x, _, _, _, _, bias = optional_inputs((True, True, True, *op.has), node.inputs)
     assert x is not None
     dtype, shape = x.type.dtype, (*x.type.shape[:-1], op.rows)
-    rows = _rows(state, node, x, weights.codes.shape[1] * weights.codes.shape[2])
-    total = _multiplied(state, node, rows, weights, words, lanes)
+    rows = _rows(state, node, x, packed.blocks * packed.block)
+    total = _multiplied(state, node, rows, packed)
     if dtype is not DType.F32:
         total = state.add_piece(Cast(dtype), (total,), node)
     if bias is not None:
@@ -144,30 +229,21 @@ def _rows(state: Sweep, node: Node, x: Value, columns: int) -> Value:
     return x
 
 
-def _multiplied(
-    state: Sweep, node: Node, rows: Value, weights: _Weights, words: tuple[int, DType] | None, lanes: int
-) -> Value:
-    """In f32, [rows, columns]. `words`: how instructions take the weights, if they sum up integers."""
-    columns, blocks, block = weights.codes.shape
-    if words is not None and words[1] is DType.I8:
-        weights = weights.signed()
-    panels = Panels(weights.bits, lanes if words is None else words[0], in_words=words is not None)
-    name, apart = node.outputs[0].name, weights.zeros.size > 1
-    middle = 1.0 if apart else float(weights.zeros[0])
-    if words is not None:
-        left = list(state.add_pieces(QuantizeBlocks(block, middle), (rows,), node))
+def _multiplied(state: Sweep, node: Node, rows: Value, packed: _Packed) -> Value:
+    """In f32, [rows, columns]."""
+    name, panels = node.outputs[0].name, packed.panels
+    middle = 1.0 if packed.has_zeros else packed.zero
+    if panels.in_words:
+        left = list(state.add_pieces(QuantizeBlocks(packed.block, middle), (rows,), node))
     else:
-        left = [state.add_piece(Reshape((rows.type.shape[0], blocks, block)), (rows,), node)]
+        parts = Reshape((rows.type.shape[0], packed.blocks, packed.block))
+        left = [state.add_piece(parts, (rows,), node)]
         if middle:
             left.append(state.add_piece(ReduceSum((2,), keep=False), (left[0],), node))
         if middle not in (0.0, 1.0):
             times = state.add_constant(f"{name}.middle", np.array(middle, np.float32))
             left[1] = state.add_piece(Mul(), (left[1], times), node)
-    stored = {"codes": panels.pack(weights.codes), "scales": panels.pack_each(weights.scales)}
-    if apart:
-        stored["zeros"] = panels.pack_each(weights.zeros)
-    constants = [state.add_constant(f"{name}.{what}", array) for what, array in stored.items()]
-    if not middle and words is not None:
+    if not middle and panels.in_words:
         del left[2]
-    op = BlockMatMul(columns, panels, is_centred=bool(middle), has_zeros=apart)
-    return state.add_piece(op, (*left, *constants), node)
+    op = BlockMatMul(packed.columns, panels, is_centred=bool(middle), has_zeros=packed.has_zeros)
+    return state.add_piece(op, (*left, *packed.constants), node)
