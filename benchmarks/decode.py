@@ -36,7 +36,7 @@ from tilewright.cli.peak import measure_limits
 from tilewright.llm.checkpoint import RandomWeights, tensor_shapes
 from tilewright.llm.config import DecoderConfig, read_config
 from tilewright.llm.generate import Decoder
-from tilewright.llm.prepare import prepare
+from tilewright.llm.prepare import prepare_decoder
 from tilewright.llm.write_model import write_decoder
 from tilewright.support.affinity import pinned
 from tilewright.support.turns import Ratio, bootstrap_medians
@@ -93,7 +93,7 @@ def weight_bytes(config: DecoderConfig) -> int:
 
 def write_models(config: DecoderConfig, folder: Path, peers: Sequence[str]) -> dict[str, Path]:
     """The files of the engines; made once."""
-    made = {OURS: prepare(SHAPE, config, kept=folder, seed=0)}
+    made = {OURS: prepare_decoder(SHAPE, config, kept=folder, seed=0)}
     weights = RandomWeights(config, 0)
     for peer, name in (("ort", "grouped.onnx"), ("llamacpp", "model.gguf")):
         path = folder / name

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.llm.checkpoint import Weights, tensor_shapes
+from tilewright.llm.checkpoint import DecoderWeights, tensor_shapes
 from tilewright.llm.config import DecoderConfig
 from tilewright.quantize.blocks import Blocks, quantize_rows
 
@@ -33,7 +33,9 @@ _OUTSIDE = {
 }
 
 
-def write_gguf(path: Path, config: DecoderConfig, weights: Weights, architecture: str = "qwen2") -> None:
+def write_gguf(
+    path: Path, config: DecoderConfig, weights: DecoderWeights, architecture: str = "qwen2"
+) -> None:
     gguf: Any = import_module("gguf")
     file = gguf.GGUFWriter(path, architecture)
     file.add_vocab_size(config.vocabulary)

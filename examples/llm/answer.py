@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tilewright.llm.config import read_config
 from tilewright.llm.generate import Decoder
-from tilewright.llm.prepare import prepare
+from tilewright.llm.prepare import prepare_decoder
 from tilewright.llm.sampling import Sampling
 from tilewright.llm.tokenizer import Tokenizer
 from tilewright.support.errors import UserError
@@ -22,7 +22,7 @@ def answer(folder: Path, prompt: str, count: int = 64) -> None:
     has_weights = any(folder.glob("*.safetensors"))
     tokenizer = Tokenizer(folder) if has_weights else None
     # In 4 bits, beside the weights: written once.
-    path = prepare(folder, config, seed=None if has_weights else 0)
+    path = prepare_decoder(folder, config, seed=None if has_weights else 0)
     # One program for prompts and texts of all lengths up to the context.
     with Decoder(path, config, context=min(512, config.context)) as decoder:
         text = decoder.text()

@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.compiler import compile as compile_model
+from tilewright.runtime.dtypes import numpy_dtype
 
 MOST, COLUMNS, COUNT = 40, 64, 48
 SIZES = (1, 2, 3, 7, 8, 9, 17, MOST)
@@ -74,3 +75,28 @@ def test_bytes_have_a_schedule(target: str, caplog: pytest.LogCaptureFixture) ->
     want = x.astype(np.int32) @ w.astype(np.int32)
     for n in SIZES:
         np.testing.assert_array_equal(session.run({"x": x[:n]})["y"], want[:n])
+
+
+@pytest.mark.parametrize("rows", [1, "n", 64])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_in_halves_stay_so_for_few_rows(dtype: str, target: str, rows: int | str) -> None:
+    """They are widened in registers; with many rows, at compile time."""
+    w = numpy_dtype(dtype).type(np.random.default_rng(4).standard_normal((COLUMNS, COUNT)))
+    element = helper.np_dtype_to_tensor_dtype(w.dtype)
+    tensor = helper.make_tensor("w", element, w.shape, w.tobytes(), raw=True)
+    nodes = [
+        helper.make_node("Cast", ["w"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x", "wide"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, 1, [rows, k]) for n, k in (("x", COLUMNS), ("y", COUNT)))
+    graph = helper.make_graph(nodes, "g", [x], [y], [tensor])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    made = compile_model(model, target=target, **({"dims": {"n": (1, MOST)}} if rows == "n" else {}))
+    kept = numpy_dtype("float32" if rows == 64 else dtype)
+    assert {c.dtype for c in made.artifact.constants} == {kept}
+    session = made.session(1)
+    for count in SIZES if rows == "n" else (rows,):
+        given = np.random.default_rng(5).standard_normal((count, COLUMNS)).astype(np.float32)
+        found = session.run({"x": given})["y"]
+        np.testing.assert_allclose(found, given @ w.astype(np.float32), rtol=1e-4, atol=1e-4)

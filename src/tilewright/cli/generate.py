@@ -11,7 +11,7 @@ from tilewright.cli.output import note, print_json, progress_bar
 from tilewright.cli.status import ExitStatus
 from tilewright.llm.config import DecoderConfig, read_config
 from tilewright.llm.generate import Decoder, Speed, Text
-from tilewright.llm.prepare import prepare
+from tilewright.llm.prepare import prepare_decoder
 from tilewright.llm.sampling import Sampling
 from tilewright.llm.tokenizer import Tokenizer
 from tilewright.llm.write_model import Precision
@@ -48,7 +48,9 @@ def generate(
     precision = Precision(bits=None if bits == "32" else int(bits))
     begin = time.perf_counter()
     with progress_bar() as progress:
-        path = prepare(model, config, precision, kept=keep, seed=0 if is_random else None, progress=progress)
+        path = prepare_decoder(
+            model, config, precision, kept=keep, seed=0 if is_random else None, progress=progress
+        )
         decoder = Decoder(path, config, context=context, threads=threads, target=target, progress=progress)
     loaded = time.perf_counter() - begin
     with decoder:

@@ -17,7 +17,7 @@ from tilewright.support.errors import UserError
 _SAMPLE = ".npz"
 
 
-def quantize(
+def quantize_file(
     model: Path,
     calibration: tuple[Path, ...],
     error: float,

@@ -16,7 +16,7 @@ from tilewright.ir.expr import Var
 
 Lines: TypeAlias = "list[str | Lines]"
 
-_IMPURE = ("load", "call")  # may give something else the next time
+_IMPURE = ("load", "call", "alloca")  # may give something else the next time
 
 
 @dataclass(slots=True)

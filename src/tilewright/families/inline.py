@@ -4,7 +4,7 @@ A block that only moves data is inlined wherever it is read. A block that comput
 reductions, where each element would be computed once per reduction step; and where that costs no more than to store it
 and to load it: into blocks of no more elements than it has itself, or few more if it takes few operations. What is read
 before a fold and again by what depends on it is left, as a row that is normed: it may be kept near from one sweep to
-the next, which is a choice of whoever schedules the sweeps.
+the next, which is a choice of whoever schedules the sweeps. What widens halves for a contraction is a part of it.
 
 The two operands of a contraction may be moved parts of one buffer, as queries and keys that were computed together are.
 Then one of them stays: a step that packs an operand names its buffer. Once it is packed, what it is packed from
@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from tilewright.cost.work import domain, instructions
 from tilewright.families.choosing import choosing
 from tilewright.families.laid_out import is_laid_out, keeps_rows
-from tilewright.ir.expr import Buffer, Fma, Load, loads
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Cast, Fma, Load, loads
 from tilewright.schedule.draft import Draft
 from tilewright.schedule.find import find_block
 from tilewright.schedule.steps.compute_inline import ComputeInline
@@ -38,10 +39,19 @@ def inline_spatial(s: Draft) -> None:
         now = find_block(s.func, block.name)  # what it read may have been inlined
         if any(_is_factor_of_same(now, u) or is_laid_out(now, u) or keeps_rows(now, u) for u in users):
             continue
-        if users and all(is_movement(block) or _pays(block, u) for u in users):
-            if not is_movement(block) and _is_worth_keeping(now, users, s.func):
+        is_moved = is_movement(block) or all(_widens_factor(block, u) for u in users)
+        if users and (is_moved or all(_pays(block, u) for u in users)):
+            if not is_moved and _is_worth_keeping(now, users, s.func):
                 continue
             s.attempt(ComputeInline(block.name))
+
+
+def _widens_factor(block: Block, user: Block) -> bool:
+    """Does the block make f32 of halves for products, which do that in registers?"""
+    value, used = block.store.value, user.try_store
+    is_widened = isinstance(value, Cast) and isinstance(value.a, Load) and value.a.dtype.is_half
+    is_product = user.is_reduction and used is not None and isinstance(used.value, Fma)
+    return is_widened and is_product and value.dtype is DType.F32
 
 
 def inline_moved(s: Draft, block: Block) -> bool:

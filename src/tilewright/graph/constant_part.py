@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.half_weights import widened_weights
 from tilewright.graph.open_values import is_open_node
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.surroundings import Surroundings
@@ -68,6 +69,7 @@ class _Worth:
 class _Choice:
     def __init__(self, around: Surroundings) -> None:
         self._around, self._constants = around, around.graph.constants
+        self._widened = frozenset(widened_weights(around.graph))
         self._seconds: dict[Node, float] = {}
         self._worth: dict[Node, _Worth] = {}
         left = _MOST_SECONDS
@@ -112,7 +114,7 @@ class _Choice:
         inputs = dict.fromkeys(n.inputs)
         saved = self._seconds[n] + sum(self._saved_by(v) for v in inputs)
         before = sum(self._best_of(v) for v in inputs)
-        packed = sum(v.bytes for v in n.outputs if self._is_contracted(v))
+        packed = 0 if n in self._widened else sum(v.bytes for v in n.outputs if self._is_contracted(v))
         kept = saved - _PRICE_OF_BYTE * sum(v.bytes for v in n.outputs) + _PACKED_BYTE * packed
         return _Worth(saved, max(kept, before), kept >= max(before, 0.0))
 

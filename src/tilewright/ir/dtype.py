@@ -45,6 +45,10 @@ class DType(Enum):
         return self in _FLOATS
 
     @property
+    def is_half(self) -> bool:
+        return self is DType.F16 or self is DType.BF16
+
+    @property
     def is_int(self) -> bool:
         """Signed or unsigned integer; not bool."""
         return self not in _FLOATS and self is not DType.BOOL

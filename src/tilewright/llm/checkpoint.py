@@ -23,7 +23,7 @@ _TYPES = ("F32", "F16", "BF16")
 _DEVIATION = 0.5  # of the sum of a random row's products with numbers of deviation 1; given
 
 
-class Weights(Protocol):
+class DecoderWeights(Protocol):
     def read(self, name: str, start: int, stop: int) -> Floats:
         """Rows `start` to `stop` of a tensor."""
         ...

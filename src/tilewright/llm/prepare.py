@@ -20,7 +20,7 @@ _MODEL = "model.onnx"
 _OWN = "tilewright"  # the folder in that of the model
 
 
-def prepare(
+def prepare_decoder(
     folder: Path,
     config: DecoderConfig,
     precision: Precision = Precision(),  # noqa: B008

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tilewright.llm.checkpoint import Weights, tensor_shapes
+from tilewright.llm.checkpoint import DecoderWeights, tensor_shapes
 from tilewright.llm.config import DecoderConfig
 from tilewright.quantize.blocks import quantize_rows
 from tilewright.support.errors import UserError
@@ -63,7 +63,7 @@ class _Stored:
 def write_decoder(
     path: Path,
     config: DecoderConfig,
-    weights: Weights,
+    weights: DecoderWeights,
     precision: Precision = Precision(),
     *,
     is_grouped: bool = False,
@@ -94,7 +94,7 @@ class _Writer:
     def __init__(
         self,
         config: DecoderConfig,
-        weights: Weights,
+        weights: DecoderWeights,
         precision: Precision,
         file: IO[bytes],
         name: str,

@@ -16,7 +16,7 @@ from tilewright.quantize.forms import BLOCK, LayerForm
 from tilewright.support.arrays import Array
 
 
-class Kind(StrEnum):
+class LayerKind(StrEnum):
     CONV = "Conv"
     MATMUL = "MatMul"
     GEMM = "Gemm"
@@ -31,7 +31,7 @@ class Layer:
 
     name: str
     node: int
-    kind: Kind
+    kind: LayerKind
     reads: str
     weight: str
     weights: Array
@@ -60,12 +60,12 @@ class Layer:
 
     def across_outputs(self, row: Array) -> Array:
         """A number for each output, in the shape that meets the layer's results."""
-        places = self.weights.ndim - 2 if self.kind is Kind.CONV else 0
+        places = self.weights.ndim - 2 if self.kind is LayerKind.CONV else 0
         return np.ascontiguousarray(row, np.float32).reshape(-1, *(1 for _ in range(places)))
 
     def can_be(self, form: LayerForm) -> bool:
         if form.has_blocks:
-            return self.kind is not Kind.CONV and self.products % BLOCK == 0
+            return self.kind is not LayerKind.CONV and self.products % BLOCK == 0
         return True
 
 
@@ -85,15 +85,15 @@ def find_layers(model: ModelProto) -> Layers:
     found: list[Layer] = []
     others: dict[str, str] = {}
     for at, node in enumerate(model.graph.node):
-        if node.domain not in ("", "ai.onnx") or node.op_type not in {k.value for k in Kind}:
+        if node.domain not in ("", "ai.onnx") or node.op_type not in {k.value for k in LayerKind}:
             continue
         name = node.name or node.output[0]
         why = _why_not(node, stored, given)
         if why:
             others[name] = why
             continue
-        kind, weights = Kind(node.op_type), numpy_helper.to_array(stored[node.input[1]])
-        axis = 0 if kind is Kind.CONV or _attribute(node, "transB", 0) else 1
+        kind, weights = LayerKind(node.op_type), numpy_helper.to_array(stored[node.input[1]])
+        axis = 0 if kind is LayerKind.CONV or _attribute(node, "transB", 0) else 1
         layer = Layer(name, at, kind, node.input[0], node.input[1], weights, axis)
         found.append(_with_bias(layer, node, stored, given))
     return Layers(tuple(found), others)
@@ -101,7 +101,7 @@ def find_layers(model: ModelProto) -> Layers:
 
 def _with_bias(layer: Layer, node: NodeProto, stored: Mapping[str, TensorProto], given: set[str]) -> Layer:
     bias = node.input[2] if len(node.input) > 2 else ""
-    if layer.kind is Kind.MATMUL or (bias and (bias not in stored or bias in given)):
+    if layer.kind is LayerKind.MATMUL or (bias and (bias not in stored or bias in given)):
         return layer
     added = numpy_helper.to_array(stored[bias]) if bias else None
     if added is not None and added.size != layer.outputs:
@@ -117,10 +117,10 @@ def _why_not(node: NodeProto, stored: Mapping[str, TensorProto], given: set[str]
     if weights.data_type != TensorProto.FLOAT:
         return f"its weights are no floats of 32 bits, but {_type_name(weights.data_type)}"
     match node.op_type:
-        case Kind.CONV:
+        case LayerKind.CONV:
             if _attribute(node, "group", 1) != 1:
                 return "its channels are filtered apart: sums are short, and floats hold them"
-        case Kind.GEMM:
+        case LayerKind.GEMM:
             if _attribute(node, "transA", 0) or any(
                 _attribute(node, a, 1.0) != 1.0 for a in ("alpha", "beta")
             ):

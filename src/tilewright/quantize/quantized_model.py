@@ -19,7 +19,7 @@ from tilewright.quantize.model_file import read_whole
 from tilewright.quantize.plan import Option, choose_forms
 from tilewright.quantize.quantizer import Quantizer
 from tilewright.quantize.ranges import observe
-from tilewright.quantize.session import CalibrationSample
+from tilewright.quantize.session import InputSample
 from tilewright.quantize.simulation import Forms, Simulation
 from tilewright.quantize.timing import FormTimes, time_forms
 from tilewright.quantize.write import can_write, write_forms
@@ -90,7 +90,7 @@ class QuantizedModel:
 
 def quantize(
     model: str | Path,
-    calibration: Iterable[CalibrationSample],
+    calibration: Iterable[InputSample],
     error: float,
     *,
     bits: str = "auto",
@@ -132,7 +132,7 @@ class _Search:
         self,
         model: ModelProto,
         layers: Layers,
-        samples: Sequence[CalibrationSample],
+        samples: Sequence[InputSample],
         bound: float,
         bits: str,
         threads: int,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from tilewright.quantize.layers import Kind, Layer
-from tilewright.quantize.session import CalibrationSample, LoadModel
+from tilewright.quantize.layers import Layer, LayerKind
+from tilewright.quantize.session import InputSample, LoadModel
 from tilewright.support.arrays import Array
 
 _STEPS = 255
@@ -86,11 +86,11 @@ class Observer:
 def observe(
     model: ModelProto,
     layers: Sequence[Layer],
-    samples: Sequence[CalibrationSample],
+    samples: Sequence[InputSample],
     load: LoadModel,
 ) -> tuple[dict[str, ByteScale], dict[str, Array]]:
     """Run the model on samples, and look at what its layers read: scales of tensors, and means of their channels."""
-    seen = {layer.reads: Observer(1 if layer.kind is Kind.CONV else -1) for layer in layers}
+    seen = {layer.reads: Observer(1 if layer.kind is LayerKind.CONV else -1) for layer in layers}
     watched = ModelProto()
     watched.CopyFrom(model)
     known = {o.name for o in model.graph.output} | {i.name for i in model.graph.input}

@@ -10,5 +10,5 @@ from tilewright.runtime.session import Session
 from tilewright.sessions.dynamic import DynamicSession
 from tilewright.support.arrays import Array
 
-CalibrationSample: TypeAlias = Mapping[str, Array]  # the model's inputs by name
+InputSample: TypeAlias = Mapping[str, Array]  # the model's inputs by name
 LoadModel: TypeAlias = Callable[[ModelProto], Session | DynamicSession | OpenSession]

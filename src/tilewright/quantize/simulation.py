@@ -16,7 +16,7 @@ from tilewright.quantize.forms import BLOCK, LayerForm
 from tilewright.quantize.layers import Layer
 from tilewright.quantize.model_file import names_read, opset_of, refill
 from tilewright.quantize.quantizer import Quantizer
-from tilewright.quantize.session import CalibrationSample, LoadModel
+from tilewright.quantize.session import InputSample, LoadModel
 from tilewright.support.arrays import Array
 from tilewright.support.closing import Closing
 
@@ -57,7 +57,7 @@ class Simulation(Closing):
     def close(self) -> None:
         self._session.close()
 
-    def run(self, forms: Forms, sample: CalibrationSample) -> dict[str, Array]:
+    def run(self, forms: Forms, sample: InputSample) -> dict[str, Array]:
         """The results of the model where its layers have these forms."""
         feeds: dict[str, Any] = dict(sample)
         for layer in self._layers:

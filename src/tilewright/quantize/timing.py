@@ -15,7 +15,7 @@ from tilewright.profiling.node_times import measured_node_seconds
 from tilewright.quantize.forms import LayerForm
 from tilewright.quantize.layers import Layer
 from tilewright.quantize.quantizer import Quantizer
-from tilewright.quantize.session import CalibrationSample
+from tilewright.quantize.session import InputSample
 from tilewright.quantize.write import quantize_of, write_forms
 from tilewright.stages import stages
 from tilewright.support.affinity import pinned
@@ -38,7 +38,7 @@ def time_forms(
     layers: Sequence[Layer],
     forms: Sequence[LayerForm],
     quantizer: Quantizer,
-    sample: CalibrationSample,
+    sample: InputSample,
     *,
     threads: int,
     target: str,
@@ -60,7 +60,7 @@ def _times(
     model: ModelProto,
     layers: Sequence[Layer],
     owners: Mapping[str, str],
-    sample: CalibrationSample,
+    sample: InputSample,
     threads: int,
     target: str,
 ) -> FormTimes:

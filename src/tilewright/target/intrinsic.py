@@ -98,7 +98,7 @@ class EmitContext(Protocol):
 
 
 Emitter: TypeAlias = Callable[[EmitContext], None]
-Tiles: TypeAlias = tuple[tuple[int, int, int], ...]  # number, rows, and bytes of a row
+TileRegisters: TypeAlias = tuple[tuple[int, int, int], ...]  # number, rows, and bytes of a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Intrinsic:
     steps: float = 1.0  # multiply-adds of a vector that take as long as one that an emitter writes
     # Registers for matrices that it uses: their shapes are set before. Operands in registers are in these alone, and
     # only intrinsics that use them touch such operands.
-    tiles: Tiles = ()
+    tiles: TileRegisters = ()
     # How many vectors, of how many elements, an operand in registers is, where these hold its elements in an order of
     # their own: only intrinsics that know it touch such operands.
     vectors: tuple[int, int] | None = None

@@ -28,7 +28,7 @@ from tilewright.target.intrinsic import (
     Emitter,
     Intrinsic,
     Operand,
-    Tiles,
+    TileRegisters,
     state,
 )
 
@@ -87,7 +87,7 @@ class _Layout(NamedTuple):
     left: list[int]  # of the operand with the rows
     right: list[int]  # of that with the columns; they take turns if there are more parts
 
-    def shapes(self, depth: int | None) -> Tiles:
+    def shapes(self, depth: int | None) -> TileRegisters:
         found = {
             number: (r.size, 4 * c.size)
             for r, numbers in zip(self.rows, self.sums, strict=True)

@@ -22,7 +22,7 @@ def parse_error(ctx: click.Context, param: click.Parameter, value: str) -> float
 
 COMMAND = Command(
     "quantize",
-    "tilewright.cli.quantize:quantize",
+    "tilewright.cli.quantize:quantize_file",
     """Bring layers of MODEL (.onnx, in floats) to fewer bits where that is quicker, and keep its error within a bound.
 
     The error is that of the worst output over samples that ranges were not taken from: the root of the sum of squared

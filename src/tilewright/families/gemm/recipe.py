@@ -40,8 +40,6 @@ from tilewright.target.target import Target
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, Store
 
-HALVES = frozenset({DType.F16, DType.BF16})
-
 
 @dataclass(frozen=True, slots=True)
 class GemmPlan:
@@ -114,10 +112,10 @@ def try_half_contraction(block: Block, swap: bool = False) -> Contraction | None
     if store is None or not isinstance(store.value, Fma) or store.value.dtype is not DType.F32:
         return None
     factors = tuple(
-        e.a if isinstance(e, Cast) and e.a.dtype in HALVES else e for e in store.value.children()[:2]
+        e.a if isinstance(e, Cast) and e.a.dtype.is_half else e for e in store.value.children()[:2]
     )
     c = _with_roles(block, store, (factors[0], factors[1]), swap)
-    return c if c is not None and not {c.a.dtype, c.b.dtype}.isdisjoint(HALVES) else None
+    return c if c is not None and (c.a.dtype.is_half or c.b.dtype.is_half) else None
 
 
 def find_contraction(block: Block, target: Target, swap: bool = False) -> Contraction | None:

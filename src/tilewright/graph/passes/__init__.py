@@ -16,6 +16,7 @@ from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_batch_norm import fuse_batch_norm
 from tilewright.graph.passes.fuse_padding import fuse_padding
+from tilewright.graph.passes.halves_to_floats import halves_to_floats
 from tilewright.graph.passes.join_contractions import join_contractions
 from tilewright.graph.passes.multiply_by_inverse_roots import multiply_by_inverse_roots
 from tilewright.graph.passes.pool_first import pool_first
@@ -44,6 +45,7 @@ PIPELINE: tuple[GraphPass, ...] = (
     sink_reshapes,  # after activations are one node each: then all operands follow
     simplify,  # reshapes have met
     join_contractions,
+    halves_to_floats,  # patterns are recognised, and chains of contractions are not
     prepare_attention,  # once softmax is one node, and nothing but its scores is between two MatMuls
     eliminate_common,  # before grouping, which would hide equal nodes in different groups
     eliminate_dead,  # what the passes above have left behind

@@ -38,7 +38,9 @@ from tilewright.ops.core.reduce import ReduceSum
 from tilewright.ops.core.weight_panels import Panels
 from tilewright.support.arrays import Array
 
-Products: TypeAlias = Mapping[int, tuple[int, DType]]  # by bits of weights: lanes, and the type of the bytes
+PackedProducts: TypeAlias = Mapping[
+    int, tuple[int, DType]
+]  # by bits of weights: lanes, and the type of the bytes
 
 _BITS, _INTEGERS = (4, 8), 4  # of a code; the level of accuracy; given
 _MOST_BLOCK = (
@@ -46,7 +48,7 @@ _MOST_BLOCK = (
 )
 
 
-def contract_blocks(graph: Graph, products: Products, lanes: int) -> Graph:
+def contract_blocks(graph: Graph, products: PackedProducts, lanes: int) -> Graph:
     """`products`: what the target has instructions for that sum up products of bytes. `lanes`: floats of a vector."""
     tables = {n.outputs[0].name: p for n in graph.nodes if (p := _product_of_table(graph, n)) is not None}
     shared: dict[str, _Packed] = {}  # by the names of products, what tables have of them
@@ -165,7 +167,8 @@ def _pack_weights(
         stored["zeros"] = panels.pack_each(weights.zeros)
     constants = tuple(state.add_constant(f"{name}.{what}", array) for what, array in stored.items())
     zero = 0.0 if apart else float(weights.zeros[0])
-    return _Packed(panels, *weights.codes.shape, zero, constants)
+    columns, blocks, block = weights.codes.shape
+    return _Packed(panels, columns, blocks, block, zero, constants)
 
 
 def _product_of_table(graph: Graph, node: Node) -> Node | None:

@@ -3,12 +3,13 @@
     t = Transpose[perm=(1, 0)](w)        y = MatMul(x, t')
     y = MatMul(x, t)               →     where the constant t' holds the transposed weights
 
-Nodes over budget stay as they are. Empty values are constants, whatever made them.
+Nodes over budget stay as they are, and so does what widens weights that are kept in halves. Empty values are constants, whatever made them.
 """
 
 from collections.abc import Sequence
 
 from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.half_weights import widened_weights
 from tilewright.graph.known import Budget, KnownValues
 from tilewright.graph.rewrite import Sweep, sweep
 
@@ -19,8 +20,11 @@ BUDGET = Budget(node=1 << 30, total=1 << 32, growth=1 << 20)
 
 def fold_constants(graph: Graph, budget: Budget = BUDGET) -> Graph:
     known = KnownValues(graph.constants, budget)
+    kept = {v for n in widened_weights(graph) for v in n.outputs}
 
     def fold(state: Sweep, node: Node) -> Sequence[Value] | None:
+        if node.outputs[0] in kept:
+            return None
         known.add(node)
         arrays = [a for a in (known.get(v) for v in node.outputs) if a is not None]
         if len(arrays) < len(node.outputs):

@@ -27,6 +27,7 @@ from typing import TypeAlias
 from tilewright.graph.appends import find_appends
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node, Value, producers, users
+from tilewright.graph.half_weights import widened_weights
 from tilewright.graph.passes.attention import contraction_chains
 from tilewright.ops.core.movement import Reshape, Transpose
 from tilewright.ops.opdef import Kind
@@ -83,7 +84,7 @@ class Grouping:
         # Who reads these must come after their group: they are stored to inputs (`graph/appends.py`).
         self._appended = frozenset(v for n in find_appends(graph) for v in n.outputs)
         self._draft: dict[Node, GroupDraft] = {}
-        self._repeated: set[Node] = set()
+        self._repeated: set[Node] = set(widened_weights(graph))
         # Groups with several ends, as spans of node indices: see `_comes_back`.
         self._wide: list[tuple[int, int]] = []
         for region in regions:
@@ -276,7 +277,7 @@ class Grouping:
         return is_view(n) or n in self._repeated
 
     def _is_free(self, n: Node, kind: Kind) -> bool:
-        return n.op.kind is kind and n not in self._draft
+        return n.op.kind is kind and n not in self._draft and n not in self._repeated
 
     def _leaving(self, inside: Collection[Node]) -> list[Value]:
         """The values made inside that are needed outside."""

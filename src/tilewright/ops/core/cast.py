@@ -32,6 +32,28 @@ def convert(x: Expr, dtype: DType) -> Expr:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundTo(Elementwise):
+    """Floats of 32 bits, rounded to the nearest of `dtype`, which are halves."""
+
+    takes = frozenset({DType.F32})
+    arity = (1, 1)
+    widens = False
+    dtype: DType
+
+    def value(self, args: Sequence[Expr]) -> Expr:
+        return cast(DType.F32, cast(self.dtype, args[0]))
+
+    def values(self, args: Sequence[Array]) -> Array:
+        return args[0].astype(np.float32).astype(self.dtype.numpy).astype(np.float64)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x = np.array([*SPECIAL, 1e-8, 65519.0, 65520.0, 1 + 2**-11, *rng.standard_normal(8)], np.float32)
+        yield Sample(cls(DType.F16), (x,))
+        yield Sample(cls(DType.BF16), (x,))
+
+
+@dataclass(frozen=True, slots=True)
 class Cast(Elementwise):
     """Floats become integers by truncation towards zero, and booleans by comparison with zero."""
 
