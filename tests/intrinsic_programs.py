@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.random import Generator
 
-from tilewright.ir.expr import Buffer, Expr, Scope, Var
+from tilewright.ir.expr import Buffer, Expr, Scope, Var, maximum, minimum
 from tilewright.schedule.steps import Tensorize
 from tilewright.schedule.trace import replay
 from tilewright.support.arrays import Array
@@ -13,16 +13,23 @@ from tilewright.tir.rewrite import redirect
 from tilewright.tir.stmt import Block, For, Iter, LoopKind, Stmt, Store, seq
 
 
-def meaning_of(intrinsic: Intrinsic, scope: Scope) -> Func:
-    """The program, not tensorized. The accumulators are in `scope`."""
+def meaning_of(intrinsic: Intrinsic, scope: Scope, *, is_clamped: bool = True) -> Func:
+    """The program, not tensorized. The accumulators are in `scope`. Operands that lie within bounds are clamped."""
     out, *inputs = intrinsic.meaning.params
     start, result = Buffer("start", out.shape, out.dtype), Buffer("result", out.shape, out.dtype)
     acc = Buffer("acc", out.shape, out.dtype, scope)
-    nest = redirect(intrinsic.meaning.body, {out: acc})
+    clamped = {
+        p: (Buffer(f"{p.name}_clamped", p.shape, p.dtype, Scope.LOCAL), o.within)
+        for p, o in zip(intrinsic.meaning.params, intrinsic.operands, strict=True)
+        if o.within is not None and is_clamped
+    }
+    nest = redirect(intrinsic.meaning.body, {out: acc, **{p: b for p, (b, _) in clamped.items()}})
+    before = [_copy(f"clamp_{p.name}", b, p, within) for p, (b, within) in clamped.items()]
     # One loop around all, for registers live inside of a kernel, and each nest may become one.
-    body = For(Var("once"), 1, seq(_copy("load", acc, start), nest, _copy("store", result, acc)))
+    body = For(Var("once"), 1, seq(*before, _copy("load", acc, start), nest, _copy("store", result, acc)))
     name = intrinsic.name.replace(".", "_")
-    return Func(name, (start, *inputs, result), (acc,), body, (result,))
+    buffers = (acc, *(b for b, _ in clamped.values()))
+    return Func(name, (start, *inputs, result), buffers, body, (result,))
 
 
 def tensorized(intrinsic: Intrinsic, scope: Scope) -> Func:
@@ -30,11 +37,14 @@ def tensorized(intrinsic: Intrinsic, scope: Scope) -> Func:
     return replay(single(meaning_of(intrinsic, scope)), (step,)).funcs[0]
 
 
-def _copy(name: str, to: Buffer, of: Buffer) -> Stmt:
+def _copy(name: str, to: Buffer, of: Buffer, within: tuple[int, int] | None = None) -> Stmt:
     loops = [Var(f"{name}_{d}") for d in range(len(to.shape))]
     iters = tuple(Iter(Var(f"{name}_v{d}"), n) for d, n in enumerate(to.shape))
     at: tuple[Expr, ...] = tuple(it.var for it in iters)
-    nest: Stmt = Block(name, iters, tuple(loops), Store(to, at, of[at]))
+    value: Expr = of[at]
+    if within is not None:
+        value = minimum(maximum(value, within[0]), within[1])
+    nest: Stmt = Block(name, iters, tuple(loops), Store(to, at, value))
     for v, n in reversed(list(zip(loops, to.shape, strict=True))):
         nest = For(v, n, nest, LoopKind.UNROLLED)
     return nest

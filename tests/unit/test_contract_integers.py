@@ -9,7 +9,7 @@ from graph_cases import RNG, WINDOW, check_lowered, check_pass, names
 from tilewright.graph.build import GraphBuilder
 from tilewright.graph.graph import Graph, Value
 from tilewright.graph.interp import interpret_graph
-from tilewright.graph.passes.contract_integers import Products, contract_integers
+from tilewright.graph.passes.contract_integers import BYTE_PAIRS, Products, contract_integers
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
@@ -20,9 +20,10 @@ from tilewright.ops.core.qlinear import QLinearConv, QLinearMatMul
 from tilewright.ops.core.quantize import DequantizeLinear, DynamicQuantizeLinear, Granularity
 from tilewright.ops.opdef import Op, Sample, TensorType
 from tilewright.support.arrays import Array
+from tilewright.target.intrinsics import BoundedBytes
 
 VNNI = frozenset({(DType.U8, DType.I8)})
-contract = partial(contract_integers, products=VNNI)
+contract = partial(contract_integers, types=VNNI)
 
 
 def weights(*shape: int) -> Array:
@@ -87,7 +88,7 @@ def test_signed_bytes_are_shifted_where_only_unsigned_ones_have_a_product() -> N
 
 def test_unsigned_bytes_are_shifted_where_only_signed_ones_have_a_product() -> None:
     """As on Arm with dot products, but without i8mm."""
-    signed = partial(contract_integers, products=frozenset({(DType.I8, DType.I8)}))
+    signed = partial(contract_integers, types=frozenset({(DType.I8, DType.I8)}))
     after = eliminate_dead(check_pass(layer(MatMul(), (4, 8), weights(8, 5)), signed))
     assert names(after) == ["Cast", "Add", "Cast", "MatMulInteger", "Sub", "Cast", "Mul"]
     check_lowered(after)
@@ -158,3 +159,25 @@ def test_what_stays_in_floats(graph: Graph) -> None:
 def test_a_target_without_products_of_bytes_keeps_floats() -> None:
     graph = layer(MatMul(), (4, 8), weights(8, 5))
     assert contract_integers(graph, frozenset()) is graph
+
+
+@pytest.mark.parametrize(("largest", "is_bounded"), [(64, True), (65, False)])
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
+def test_weights_within_bounds_say_so(dtype: DType, largest: int, is_bounded: bool) -> None:
+    """Bytes of another sign than the instruction has are shifted to it."""
+    bounds = (BoundedBytes(DType.U8, DType.I8, (-64, 64)),)
+    w = np.clip(weights(16, 8), -64, 64)
+    image = np.clip(weights(8, 16, 3, 3), -64, 64)
+    for op, shape, own in ((MatMul(), (3, 16), w), (Conv(WINDOW), (1, 16, 6, 6), image)):
+        own[0, 0] = largest
+        graph = layer(op, shape, own, dtype=dtype)
+        after = eliminate_dead(contract_integers(graph, BYTE_PAIRS, bounds))
+        verify_graph(after)
+        (made,) = (n for n in after.nodes if isinstance(n.op, MatMulInteger | ConvInteger))
+        within = made.op.within if isinstance(made.op, MatMulInteger) else made.op.channels.within
+        assert within == ((-64, 64) if is_bounded else None)
+        assert made.inputs[0].type.dtype is (DType.U8 if is_bounded else dtype)
+        feeds = {"x": RNG.integers(0, 100, shape).astype(dtype.numpy)}
+        want, found = (interpret_graph(g, feeds)["y"] for g in (graph, after))
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+        check_lowered(after)

@@ -12,7 +12,7 @@ from tilewright.families.gemm.recipe import try_integer_contraction
 from tilewright.families.gemm.space import GemmSpace, gemm_space
 from tilewright.families.winograd.space import winograd_space
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import cast
+from tilewright.ir.expr import Expr, cast, maximum, minimum
 from tilewright.search.default import choose_schedule, make_request
 from tilewright.support.arrays import Array
 from tilewright.support.processor import cpu_features
@@ -33,6 +33,17 @@ def gemm(m: int, n: int, k: int, left: DType = DType.U8, right: DType = DType.I8
     return b.finish(
         b.reduce("C", (m, n), (k,), lambda i, j, r: (cast(I32, x[i, r]), cast(I32, y[r, j])), "sum")
     )
+
+
+def bounded(m: int, n: int, k: int) -> Func:
+    """With weights that are clamped to what two products of bytes may have to fit 16 bits."""
+    b = FuncBuilder("bounded")
+    x, y = b.param("A", (m, k), DType.U8), b.param("B", (k, n), DType.I8)
+
+    def factors(i: Expr, j: Expr, r: Expr) -> tuple[Expr, Expr]:
+        return cast(I32, x[i, r]), minimum(maximum(cast(I32, y[r, j]), -64), 64)
+
+    return b.finish(b.reduce("C", (m, n), (k,), factors, "sum"))
 
 
 def convolution(channels: int, filters: int, size: int, stride: int = 1) -> Func:
@@ -61,6 +72,9 @@ FUNCS = {
     "short": gemm(7, 32, 6, DType.I16, DType.I16),
     "mixed": gemm(7, 24, 8, DType.I16, DType.I8),
     "signed": gemm(6, 16, 8, DType.I8, DType.I8),
+    "bounded": bounded(9, 40, 12),
+    "bounded, one row": bounded(1, 21, 16),
+    "bounded, in pairs": bounded(5, 16, 6),
     "convolution": convolution(8, 24, 6),
     "strided": convolution(4, 16, 7, 2),
 }
@@ -114,6 +128,22 @@ def test_the_best_point_is_made_of_dot_products(target: Target) -> None:
     emitted = {s.intrinsic for s in walk_stmts(built.body) if isinstance(s, Emit)}
     assert emitted == {dot.names[target.lanes(4)]}
     assert choose_schedule(func, target, frozenset({"B"})).family == "gemm"
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (AVX2, "x86.u8i8.bounded4_8"),
+        (AVX512, "avx512.u8i8.bounded4_16"),
+        (AVX512_VNNI, "vnni.u8i8.dot4_16"),
+    ],
+    ids=["avx2", "avx512", "vnni"],
+)
+def test_weights_within_bounds_take_fewer_instructions(target: Target, name: str) -> None:
+    func = bounded(48, 64, 64)
+    space = space_of(func, target)
+    built = space.build(space.decisions(space.ranked()[0][0])).func
+    assert {s.intrinsic for s in walk_stmts(built.body) if isinstance(s, Emit)} == {name}
 
 
 def test_avx_vnni_keeps_a_tile_in_registers() -> None:

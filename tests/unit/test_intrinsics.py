@@ -16,7 +16,9 @@ from tilewright.codegen.kernel import kernel_ir
 from tilewright.codegen.objects import compile_assembly
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Scope
-from tilewright.support.errors import UserError
+from tilewright.schedule.steps.tensorize import Tensorize
+from tilewright.schedule.trace import replay
+from tilewright.support.errors import ScheduleError, UserError
 from tilewright.support.processor import cpu_features
 from tilewright.target import intrinsics
 from tilewright.target.intrinsic import Intrinsic
@@ -39,6 +41,7 @@ from tilewright.target.target import (
     Target,
 )
 from tilewright.tir.compare import same_func
+from tilewright.tir.func import single
 from tilewright.tir.interp import run_func
 from tilewright.tir.parser import parse_func
 from tilewright.tir.printer import print_func
@@ -66,6 +69,14 @@ def test_tensorize_keeps_the_meaning(intrinsic: Intrinsic, scope: Scope) -> None
     for kind in ("random", "extreme"):
         inputs = inputs_of(func, kind, np.random.default_rng(1))
         np.testing.assert_array_equal(bits(run_func(done, *inputs)[0]), bits(run_func(func, *inputs)[0]))
+
+
+def test_operands_that_may_have_other_values_are_refused() -> None:
+    intrinsic = find_intrinsic("x86.u8i8.bounded4_8")
+    assert intrinsic is not None
+    func = meaning_of(intrinsic, Scope.REGISTER, is_clamped=False)
+    with pytest.raises(ScheduleError, match="B may have values that are not within -64 and 64"):
+        replay(single(func), (Tensorize(intrinsic.loops[0].var.name, intrinsic.name),))
 
 
 @pytest.mark.skipif(not HAS_AVX2, reason="this machine has no AVX2")

@@ -51,7 +51,12 @@ from tilewright.search.ranges import RangeTask, SchedulePoint, find_range_schedu
 from tilewright.support.artifact import SizeBox
 from tilewright.support.errors import UserError
 from tilewright.support.sizes import dims_in
-from tilewright.target.intrinsics import block_products, byte_products, sums_shorts
+from tilewright.target.intrinsics import (
+    block_products,
+    bounded_byte_products,
+    byte_products,
+    sums_shorts,
+)
 from tilewright.target.target import Target
 from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
@@ -161,7 +166,9 @@ def contract_bytes(state: ProgramState, given: Decisions | None, context: PassCo
     """Quantised layers as sums of integers, where the target has instructions for these."""
     products, target = byte_products(context.target), context.target
     are_widened = not products and sums_shorts(target)
-    graph = contract_integers(state.graph, BYTE_PAIRS if are_widened else products, are_widened=are_widened)
+    types = BYTE_PAIRS if are_widened else products
+    bounds = bounded_byte_products(target)
+    graph = contract_integers(state.graph, types, bounds, are_widened=are_widened)
     graph = contract_blocks(graph, block_products(target), target.lanes(4))
     return replace(state, graph=graph), ()
 

@@ -31,11 +31,14 @@ ANYWHERE = MEMORY | REGISTERS
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What is asked of one param of the meaning. Its last `contiguous` dimensions lie side by side in memory."""
+    """What is asked of one param of the meaning. Its last `contiguous` dimensions lie side by side in memory. Its
+    values are known to lie `within` two numbers: with others the instruction is not what is meant.
+    """
 
     name: str
     scopes: frozenset[Scope]
     contiguous: int = 0
+    within: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

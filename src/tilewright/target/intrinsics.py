@@ -5,6 +5,7 @@ A package of somebody else's registers its own.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from tilewright.ir.dtype import DType
 from tilewright.support.extensions import Additions
@@ -59,9 +60,30 @@ def byte_products(target: Target) -> frozenset[tuple[DType, DType]]:
     for i in intrinsics_of(target):
         total, *factors = i.meaning.params
         is_group = len(factors) == 2 and factors[1].shape == (*total.shape, *factors[0].shape)
+        if any(o.within is not None for o in i.operands):
+            continue
         if is_group and total.dtype is DType.I32 and all(f.dtype.bytes == 1 for f in factors):
             found.add((factors[0].dtype, factors[1].dtype))
     return frozenset(found)
+
+
+class BoundedBytes(NamedTuple):
+    """Bytes whose products are summed up sooner where the right ones lie within bounds."""
+
+    left: DType
+    right: DType
+    within: tuple[int, int]
+
+
+def bounded_byte_products(target: Target) -> tuple[BoundedBytes, ...]:
+    """Those that `target` has an instruction for, which is no quicker without bounds."""
+    found: dict[BoundedBytes, None] = {}
+    for i in intrinsics_of(target):
+        within = next((o.within for o in i.operands if o.within is not None), None)
+        if within is not None:
+            _, left, right = (p.dtype for p in i.meaning.params)
+            found[BoundedBytes(left, right, within)] = None
+    return () if byte_products(target) else tuple(found)
 
 
 def sums_shorts(target: Target) -> bool:

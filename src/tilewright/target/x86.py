@@ -107,10 +107,63 @@ _VNNI_NARROW = _VNNI | {"avx512vl"}
 # Of vpmaddwd with vpaddd after it, times one multiply-add; measured on a Zen 3: 1.62 such pairs in a cycle, of 2.
 _PAIR = 1.24
 
+
+# ------------------------------------------------------------------------------------- bytes that lie within bounds
+
+
+def _emit_bounded(instructions: tuple[str, str], lanes: int) -> Emitter:
+    """vpmaddubsw adds two products of bytes in 16 bits, where it saturates, but not with such weights. vpmaddwd by ones
+    adds neighbours.
+    """
+    sums, shorts, chars = f"<{lanes} x i32>", f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
+
+    def emit(c: EmitContext) -> None:
+        word = c.op(f"bitcast <4 x i8> {c.get(1, 0, 4)} to i32")
+        a = c.op(f"bitcast {sums} {c.splat('i32', word, lanes)} to {chars}")
+        pairs = c.call(instructions[0], shorts, (chars, a), (chars, c.get(2, 0, 4 * lanes)))
+        dot = c.call(instructions[1], sums, (shorts, pairs), (shorts, c.splat("i16", "1", 2 * lanes)))
+        c.put(0, 0, lanes, c.op(f"add {sums} {c.get(0, 0, lanes)}, {dot}"))
+
+    return emit
+
+
+def _bounded(name: str, instructions: tuple[str, str], lanes: int, features: frozenset[str]) -> Intrinsic:
+    """As `_dot4`, with weights of which two products fit 16 bits."""
+    c = Buffer("C", (lanes,), DType.I32, Scope.REGISTER)
+    a, b = Buffer("A", (4,), DType.U8), Buffer("B", (lanes, 4), DType.I8)
+    j, k, most = Var("j"), Var("k"), _SHORT // (2 * _BYTE)
+    value = c[j] + cast(DType.I32, a[k]) * cast(DType.I32, b[j, k])
+    weights = Operand("B", MEMORY, 2, within=(-most, most))
+    return Intrinsic(
+        name,
+        state("bounded", (c, a, b), {j: lanes}, {k: 4}, c[j], value),
+        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), weights),
+        features,
+        emitter=_emit_bounded(instructions, lanes),
+        steps=_TRIPLE,
+    )
+
+
+_BYTE, _SHORT = 255, 32767  # the largest number of an unsigned byte, and of 16 bits; given
+# Of vpmaddubsw, vpmaddwd and vpaddd, times one multiply-add; measured on a Zen 3: 0.96 of these in a cycle.
+_TRIPLE = 2.08
+
 DOT_PRODUCTS: tuple[Intrinsic, ...] = (
     _dot2("x86.i16.dot2_8", "llvm.x86.avx2.pmadd.wd", _LANES, frozenset({"avx2"}), _PAIR),
     _dot2("avx512.i16.dot2_16", "llvm.x86.avx512.pmaddw.d.512", 16, _AVX512BW, _PAIR),
     _dot2("vnni.i16.dot2_16", "llvm.x86.avx512.vpdpwssd.512", 16, _VNNI),
+    _bounded(
+        "x86.u8i8.bounded4_8",
+        ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
+        _LANES,
+        frozenset({"avx2"}),
+    ),
+    _bounded(
+        "avx512.u8i8.bounded4_16",
+        ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"),
+        16,
+        _AVX512BW,
+    ),
     _dot4("vnni.u8i8.dot4_16", "llvm.x86.avx512.vpdpbusd.512", 16, _VNNI),
     _dot4("vnni.u8i8.dot4_8", "llvm.x86.avx512.vpdpbusd.256", 8, _VNNI_NARROW),
 )

@@ -37,6 +37,7 @@ from tilewright.schedule.steps.stage import Stage, position_of
 from tilewright.schedule.steps.transform_layout import TransformLayout
 from tilewright.target.intrinsics import intrinsics_of
 from tilewright.target.target import Target
+from tilewright.tir.analysis.value_range import value_range
 from tilewright.tir.func import Func
 from tilewright.tir.stmt import Block, Iter, IterKind, Store
 
@@ -74,6 +75,7 @@ class Contraction:
     cols: tuple[Iter, ...]
     reduce: tuple[Iter, ...]
     dot: DotProduct | None = None  # of short integers: what adds up their products
+    bounded: Expr | None = None  # b as it is clamped, if it is
 
 
 def _slides(load: Load, cols: tuple[Iter, ...], reduce: tuple[Iter, ...]) -> bool:
@@ -101,9 +103,19 @@ def try_integer_contraction(block: Block, target: Target, swap: bool = False) ->
 def _integer_contraction(block: Block, target: Target, swap: bool) -> Contraction | None:
     store = block.try_store
     factors = None if store is None else _integer_factors(store)
-    c = None if store is None or factors is None else _with_roles(block, store, factors, swap)
-    dot = None if c is None else dot_product(target, c.a.dtype, c.b.dtype)
-    return None if c is None or dot is None else replace(c, dot=dot)
+    if store is None or factors is None:
+        return None
+    (a, bounded_a), (b, bounded_b) = factors
+    c = _with_roles(block, store, (a, b), swap)
+    if c is None:
+        return None
+    bounded = bounded_a if c.b is a else bounded_b
+    within = None if bounded is None else (int((known := value_range(bounded)).lo), int(known.hi))
+    extent = reduction_order(c)[-1].extent
+    dot = dot_product(target, c.a.dtype, c.b.dtype, extent, within) or dot_product(
+        target, c.a.dtype, c.b.dtype
+    )
+    return None if dot is None else replace(c, dot=dot, bounded=bounded)
 
 
 def try_half_contraction(block: Block, swap: bool = False) -> Contraction | None:
@@ -127,8 +139,8 @@ def find_contraction(block: Block, target: Target, swap: bool = False) -> Contra
     )
 
 
-def _integer_factors(store: Store) -> tuple[Expr, Expr] | None:
-    """a and b of C[…] + i32(a) * i32(b)."""
+def _integer_factors(store: Store) -> tuple[tuple[Expr, Expr | None], tuple[Expr, Expr | None]] | None:
+    """a and b of C[…] + i32(a) * i32(b), each with what it is clamped to, if it is."""
     total = store.value
     if total.dtype is not DType.I32 or not isinstance(total, Binary) or total.op is not BinaryOp.ADD:
         return None
@@ -136,8 +148,19 @@ def _integer_factors(store: Store) -> tuple[Expr, Expr] | None:
     product = total.b if total.a is here else total.a if total.b is here else None
     if not isinstance(product, Binary) or product.op is not BinaryOp.MUL:
         return None
-    a, b = product.a, product.b
-    return (a.a, b.a) if isinstance(a, Cast) and isinstance(b, Cast) else None
+    a, b = _integer_factor(product.a), _integer_factor(product.b)
+    return None if a is None or b is None else (a, b)
+
+
+def _integer_factor(e: Expr) -> tuple[Expr, Expr | None] | None:
+    """x of i32(x), or of min(max(i32(x), …), …)."""
+    match e:
+        case Cast():
+            return e.a, None
+        case Binary(op=BinaryOp.MIN, a=Binary(op=BinaryOp.MAX, a=Cast() as inside, b=Const()), b=Const()):
+            return inside.a, e
+        case _:
+            return None
 
 
 def _with_roles(block: Block, store: Store, factors: tuple[Expr, Expr], swap: bool) -> Contraction | None:
@@ -187,8 +210,7 @@ def schedule_contraction(s: Draft, name: str, plan: GemmPlan, target: Target) ->
         pack_columns(s, c, reduce, min(plan.columns, c.cols[-1].extent))
     if plan.pack_a:
         pack_rows(s, c, reduce, target)
-    c = _contraction(s.func, name, target)
-    assert c.dot is None or c.dot is dot  # copies of a wider type are what it adds up
+    c = replace(_contraction(s.func, name, target), dot=dot)  # which copies are made for
     _tile(s, c, epilogue, reduce, between, plan, target)
 
 
@@ -304,6 +326,9 @@ def pack_columns(s: Draft, c: Contraction, reduce: tuple[Iter, ...], width: int)
 def _copied(s: Draft, c: Contraction, operand: Load, order: Sequence[Iter]) -> Reindex | Stage:
     """Copy an operand into dimensions in this order, in the type that register tiles read it in."""
     names, wanted = tuple(it.var.name for it in order), tile_type(c, operand)
+    if operand is c.b and c.bounded is not None:
+        value = find_block(s.func, c.block.name).store.value
+        return s.apply(Stage(c.block.name, position_of(value, c.bounded), names, wanted))
     if wanted is operand.dtype:
         return s.apply(Reindex(c.block.name, operand.buffer.name, names))
     value = find_block(s.func, c.block.name).store.value

@@ -12,7 +12,8 @@ zero point, or with one that makes signed bytes of unsigned ones; the other oper
 That is taken out of the sum, so that the operands stay the bytes that the instructions read: what pads an image is the
 zero point then, or it is taken out of the sums only where weights meet the image.
 
-`products` has the types of bytes for which the target has an instruction; bytes of another sign are shifted to one of
+Instructions that want weights to lie within bounds (`BoundedBytes`) are used where all of them do. `Products` are the
+types of bytes for which the target has an instruction; bytes of another sign are shifted to one of
 them. Without any, floats are quicker, and so they are where each channel is filtered by itself, which leaves a dot
 product nothing to sum up: such sums of few bytes are exact in floats, too. If bytes `are_widened` for the instruction,
 it is less than twice as quick as a multiply-add of floats, and convolutions over dequantized bytes stay in floats where
@@ -41,6 +42,7 @@ from tilewright.ops.core.window import Window
 from tilewright.ops.core.winograd import algorithms
 from tilewright.support.arrays import Array
 from tilewright.support.sizes import dims_in
+from tilewright.target.intrinsics import BoundedBytes
 
 Products: TypeAlias = Collection[tuple[DType, DType]]
 
@@ -51,7 +53,29 @@ _MOST_SUMS = 1 << 22  # bytes of sums of weights that may differ from place to p
 BYTE_PAIRS = frozenset((a, b) for a in (DType.U8, DType.I8) for b in (DType.U8, DType.I8))
 
 
-def contract_integers(graph: Graph, products: Products, *, are_widened: bool = False) -> Graph:
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """What the target has instructions for: types of bytes, and of some the bounds of the right ones."""
+
+    types: Collection[tuple[DType, DType]]
+    bounds: Collection[BoundedBytes] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.types)
+
+    def bounded(self, weights: Array) -> BoundedBytes | None:
+        """The narrowest bounds that these weights are in."""
+        low, high = int(weights.min(initial=0)), int(weights.max(initial=0))
+        own = DType.of(weights.dtype)
+        fitting = [b for b in self.bounds if b.right is own and b.within[0] <= low and high <= b.within[1]]
+        return min(fitting, key=lambda b: b.within[1] - b.within[0], default=None)
+
+
+def contract_integers(
+    graph: Graph, types: Products, bounds: Collection[BoundedBytes] = (), *, are_widened: bool = False
+) -> Graph:
+    products = _Products(types, bounds)
+
     def contract(state: Sweep, node: Node) -> Sequence[Value] | None:
         match node.op:
             case Conv(group=1) if are_widened and not _is_quicker_in_bytes(node, node.op):
@@ -116,13 +140,13 @@ def _weights(state: Sweep, value: Value, zero: Array | None) -> tuple[Value, Arr
     return None
 
 
-def _with_product(state: Sweep, node: Node, left: _Left, right: DType, products: Products) -> _Left | None:
+def _with_product(state: Sweep, node: Node, left: _Left, right: DType, types: Products) -> _Left | None:
     """The operand as bytes that the target multiplies with such weights; None if there is no way."""
     dtype = left.value.type.dtype
-    if (dtype, right) in products:
+    if (dtype, right) in types:
         return left
     other, by = (DType.U8, 128) if dtype is DType.I8 else (DType.I8, -128)
-    if dtype not in (DType.I8, DType.U8) or (other, right) not in products:
+    if dtype not in (DType.I8, DType.U8) or (other, right) not in types:
         return None
     shift = state.add_constant(f"{_name(node)}.shift", np.array(by, np.int32))
     wide = state.add_piece(Add(), (state.add_piece(Cast(DType.I32), (left.value,), node), shift), node)
@@ -134,16 +158,19 @@ def _with_product(state: Sweep, node: Node, left: _Left, right: DType, products:
 
 
 def _product(
-    state: Sweep, node: Node, left: _Left | None, right: tuple[Value, Array] | None, products: Products
+    state: Sweep, node: Node, left: _Left | None, right: tuple[Value, Array] | None, products: _Products
 ) -> Value | None:
     """Sums of products of a matrix with constant ones, without zero points."""
     if left is None or right is None or right[1].ndim != 2:
         return None
     value, weights = right
-    left = _with_product(state, node, left, value.type.dtype, products)
+    bounded = products.bounded(weights)
+    types = products.types if bounded is None else ((bounded.left, bounded.right),)
+    left = _with_product(state, node, left, value.type.dtype, types)
     if left is None:
         return None
-    total = state.add_piece(MatMulInteger(), (left.value, value), node)
+    op = MatMulInteger(within=None if bounded is None else bounded.within)
+    total = state.add_piece(op, (left.value, value), node)
     return _centred(state, node, total, left.zero, weights.sum(axis=0, dtype=np.int64))
 
 
@@ -153,14 +180,15 @@ def _convolution(
     window: Window,
     left: _Left | None,
     right: tuple[Value, Array] | None,
-    products: Products,
+    products: _Products,
 ) -> Value | None:
     """Sums of products of an image with constant filters, without zero points."""
     if left is None or right is None:
         return None
     value, weights = right
-    given = left.value.type
-    left = _with_product(state, node, left, value.type.dtype, products)
+    given, bounded = left.value.type, products.bounded(weights)
+    types = products.types if bounded is None else ((bounded.left, bounded.right),)
+    left = _with_product(state, node, left, value.type.dtype, types)
     if left is None:
         return None
     image, is_padded = left.value, any((*window.before, *window.after))
@@ -176,7 +204,8 @@ def _convolution(
         image = state.add_piece(Pad(*pads, value=left.zero), (image,), node)
         none = (0,) * len(window.kernel)
         window = replace(window, before=none, after=none)
-    total = state.add_piece(ConvInteger(Channels(window)), (image, value), node)
+    channels = Channels(window, within=None if bounded is None else bounded.within)
+    total = state.add_piece(ConvInteger(channels), (image, value), node)
     return _centred(state, node, total, left.zero, sums)
 
 
@@ -244,7 +273,7 @@ def _operands(state: Sweep, node: Node, channel: int) -> tuple[_Bytes, _Bytes] |
     return x, w
 
 
-def _convolve(state: Sweep, node: Node, op: Conv, products: Products) -> Sequence[Value] | None:
+def _convolve(state: Sweep, node: Node, op: Conv, products: _Products) -> Sequence[Value] | None:
     found, bias = _operands(state, node, 0), _bias(state, node)
     if found is None or (bias is None and len(node.inputs) > 2):
         return None
@@ -258,7 +287,7 @@ def _convolve(state: Sweep, node: Node, op: Conv, products: Products) -> Sequenc
     return _scaled(state, node, total, shape, x, w, added)
 
 
-def _multiply(state: Sweep, node: Node, products: Products) -> Sequence[Value] | None:
+def _multiply(state: Sweep, node: Node, products: _Products) -> Sequence[Value] | None:
     is_transposed = isinstance(node.op, Gemm) and node.op.trans_b
     found = _operands(state, node, 0 if is_transposed else 1)
     if found is None:
@@ -307,12 +336,14 @@ def _bias(state: Sweep, node: Node) -> Array | None:
 
 
 def _multiply_integers(
-    state: Sweep, node: Node, op: MatMulInteger, products: Products
+    state: Sweep, node: Node, op: MatMulInteger, products: _Products
 ) -> Sequence[Value] | None:
     a, b, a_zero, b_zero = optional_inputs((True, True, *op.has_zero_points), node.inputs)
     assert a is not None and b is not None
-    if a_zero is None and b_zero is None and (a.type.dtype, b.type.dtype) in products:
-        return None  # it is in this form
+    if a_zero is None and b_zero is None and (a.type.dtype, b.type.dtype) in products.types:
+        weights = state.known(b)
+        if op.within is not None or weights is None or products.bounded(weights) is None:
+            return None  # it is in this form
     known = _known_zero(state, b_zero)
     if known is None:
         return None
@@ -321,12 +352,16 @@ def _multiply_integers(
 
 
 def _convolve_integers(
-    state: Sweep, node: Node, op: ConvInteger, products: Products
+    state: Sweep, node: Node, op: ConvInteger, products: _Products
 ) -> Sequence[Value] | None:
     x, w, x_zero, w_zero = optional_inputs((True, True, *op.has_zero_points), node.inputs)
     assert x is not None and w is not None
-    if x_zero is None and w_zero is None and (x.type.dtype, w.type.dtype) in products:
-        return None if op.channels.group == 1 else _floats(state, node, op.channels, x, x_zero, w, None)
+    if x_zero is None and w_zero is None and (x.type.dtype, w.type.dtype) in products.types:
+        if op.channels.group > 1:
+            return _floats(state, node, op.channels, x, x_zero, w, None)
+        weights = state.known(w)
+        if op.channels.within is not None or weights is None or products.bounded(weights) is None:
+            return None
     known = _known_zero(state, w_zero)
     if known is None:
         return None
@@ -366,7 +401,7 @@ def _floats(
 
 
 def _quantized_product(
-    state: Sweep, node: Node, op: QLinearMatMul, products: Products
+    state: Sweep, node: Node, op: QLinearMatMul, products: _Products
 ) -> Sequence[Value] | None:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = optional_inputs(op.has, node.inputs)
     assert a and b and a_scale and b_scale and y_scale
@@ -382,7 +417,7 @@ def _quantized_product(
 
 
 def _quantized_convolution(
-    state: Sweep, node: Node, op: QLinearConv, products: Products
+    state: Sweep, node: Node, op: QLinearConv, products: _Products
 ) -> Sequence[Value] | None:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = optional_inputs(op.has, node.inputs)
     assert x and w and x_scale and w_scale and y_scale

@@ -3,7 +3,8 @@
     t = Transpose[perm=(1, 0)](w)        y = MatMul(x, t')
     y = MatMul(x, t)               →     where the constant t' holds the transposed weights
 
-Nodes over budget stay as they are, and so does what widens weights that are kept in halves. Empty values are constants, whatever made them.
+Nodes over budget stay as they are, and so does what widens weights that are kept in halves. Empty values are constants,
+whatever made them.
 """
 
 from collections.abc import Sequence

@@ -36,16 +36,25 @@ _WIDE = 16  # channels that fill vectors by themselves
 
 
 def contract(
-    b: FuncBuilder, x: Buffer, w: Buffer, window: Window, group: int, out: TensorType, name: str
+    b: FuncBuilder,
+    x: Buffer,
+    w: Buffer,
+    window: Window,
+    group: int,
+    out: TensorType,
+    name: str,
+    bound: Callable[[Expr], Expr] = lambda weight: weight,
 ) -> Buffer:
-    """The sum over the windows of an input that is already padded, in the accumulator's type."""
+    """The sum over the windows of an input that is already padded, in the accumulator's type. `bound` says more of
+    weights in this type than they do themselves.
+    """
     rank, wide = len(window.kernel), accumulator(out.dtype)
     places, taps = window.axes(), window.kernel_axes()
 
     def factors(
         n: Expr, c: Expr, weight: Sequence[Expr], place: Sequence[Expr], k: Sequence[Expr]
     ) -> tuple[Expr, Expr]:
-        return cast(wide, x[(n, c, *window.taps(place, k))]), cast(wide, w[(*weight, *k)])
+        return cast(wide, x[(n, c, *window.taps(place, k))]), bound(cast(wide, w[(*weight, *k)]))
 
     if group == 1:
 

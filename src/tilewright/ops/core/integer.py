@@ -8,12 +8,12 @@ contraction follows, which is what instructions for dot products compute.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, cast
+from tilewright.ir.expr import Buffer, Expr, cast, maximum, minimum
 from tilewright.ops.axes import try_broadcast
 from tilewright.ops.core.contraction import load_matrix
 from tilewright.ops.core.conv import contract
@@ -27,6 +27,8 @@ from tilewright.tir.build import FuncBuilder
 BYTES = frozenset({DType.I8, DType.U8})
 
 T = TypeVar("T")
+# Numbers that weights are known to lie within: those beyond count as the nearest. Some instructions want to know it.
+Within: TypeAlias = tuple[int, int] | None
 
 
 def optional_inputs(has: Sequence[bool], inputs: Sequence[T]) -> list[T | None]:
@@ -95,8 +97,23 @@ def without_zero_point(b: FuncBuilder, x: Buffer, zero: Buffer | None, rows: boo
     return b.compute(name, x.shape, element)
 
 
+def clamped(weight: Expr, within: Within) -> Expr:
+    return weight if within is None else minimum(maximum(weight, within[0]), within[1])
+
+
+def clipped(weights: Array, within: Within) -> Array:
+    return weights if within is None else np.clip(weights, *within)
+
+
 def integer_matmul(
-    b: FuncBuilder, a: Buffer, w: Buffer, a_zero: Buffer | None, w_zero: Buffer | None, name: str, label: str
+    b: FuncBuilder,
+    a: Buffer,
+    w: Buffer,
+    a_zero: Buffer | None,
+    w_zero: Buffer | None,
+    name: str,
+    label: str,
+    within: Within = None,
 ) -> Buffer:
     """The block `label` with the products of a and w, without their zero points, summed up in i32."""
     left = without_zero_point(b, a, a_zero, True, f"{name}_a")
@@ -111,7 +128,7 @@ def integer_matmul(
         outer, inner = at[: len(batch)], at[len(batch) :]
         m, n = inner[:1] if rows else [], inner[-1:] if cols else []
         p, q = load_matrix(left, outer, batch, [*m, k]), load_matrix(right, outer, batch, [k, *n])
-        return cast(DType.I32, p), cast(DType.I32, q)
+        return cast(DType.I32, p), clamped(cast(DType.I32, q), within)
 
     axes = [f"b{d}" for d in range(len(batch))] + ["m"] * rows + ["n"] * cols + ["k"]
     return b.reduce(label, shape, a.shape[-1:], product, "sum", axes=axes)
@@ -133,6 +150,7 @@ class MatMulInteger(Op):
     onnx = ("MatMulInteger",)
     kind = Kind.CONTRACTION
     has_zero_points: tuple[bool, bool] = (False, False)
+    within: Within = None
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> tuple[Self, tuple[int, ...]]:
@@ -151,17 +169,19 @@ class MatMulInteger(Op):
         shape = matmul_shape(a.shape, b.shape)
         if shape is None:
             raise self.misfit(inputs, "the shapes cannot be multiplied")
+        if b_zero is not None and self.within is not None:
+            raise self.misfit(inputs, "weights with a zero point are not bounded")
         return (TensorType(DType.I32, shape),)
 
     def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
         x, w, x_zero, w_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert x is not None and w is not None
-        return (integer_matmul(b, x, w, x_zero, w_zero, name, name),)
+        return (integer_matmul(b, x, w, x_zero, w_zero, name, name, self.within),)
 
     def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         a, b, a_zero, b_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert a is not None and b is not None
-        return (integer_matmul_array(a, b, a_zero, b_zero),)
+        return (integer_matmul_array(a, clipped(b, self.within), a_zero, b_zero),)
 
     @classmethod
     def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
@@ -178,6 +198,7 @@ class MatMulInteger(Op):
         rows = np.array([1, 2, 3], np.uint8)
         yield Sample(cls((True, False)), (a[0, 0], b[0], rows))
         yield Sample(cls((True, False)), (a[0], b, np.full((1, 3, 1), 4, np.uint8)))
+        yield Sample(cls(within=(-64, 64)), (a[0], random_bytes(rng, np.int8, 5, 4)))
 
 
 def random_bytes(rng: np.random.Generator, dtype: type[np.integer], *shape: int) -> Array:
@@ -188,11 +209,12 @@ def random_bytes(rng: np.random.Generator, dtype: type[np.integer], *shape: int)
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """How a convolution of bytes is done: the window and the groups. Zero points are of the input, and of the weights
-    or each of their output channels."""
+    """How a convolution of bytes is done: the window, the groups, and what is known of the weights. Zero points are of
+    the input, and of the weights or each of their output channels."""
 
     window: Window
     group: int = 1
+    within: Within = None
 
     @staticmethod
     def from_onnx(node: OnnxNode, weight: TensorType) -> "Channels":
@@ -247,14 +269,19 @@ class Channels:
         image = without_zero_point(b, x, x_zero, True, f"{name}_x")
         padded = self.window.pad(b, image, shape[2:], 0, f"{name}_pad")
         weights = w if w_zero is None else b.compute(f"{name}_w", w.shape, weight)
-        return contract(b, padded, weights, self.window, self.group, TensorType(DType.I32, shape), label)
+        out = TensorType(DType.I32, shape)
+        return contract(
+            b, padded, weights, self.window, self.group, out, label, lambda e: clamped(e, self.within)
+        )
 
     def array(
         self, x: Array, w: Array, x_zero: Array | None, w_zero: Array | None, shape: tuple[int, ...]
     ) -> Array:
         rank, g = len(self.window.kernel), self.group
         image = centred_array(x, None if x_zero is None else x_zero.reshape(()))
-        weights = centred_array(w, None if w_zero is None else channel_array(w_zero, rank)[0][:, None])
+        weights = centred_array(
+            clipped(w, self.within), None if w_zero is None else channel_array(w_zero, rank)[0][:, None]
+        )
         views = self.window.view(image, shape[2:], 0)
         views = views.reshape(x.shape[0], g, x.shape[1] // g, *views.shape[2:])
         weights = weights.reshape(g, w.shape[0] // g, *w.shape[1:])
@@ -292,6 +319,8 @@ class ConvInteger(Op):
         x, w, x_zero, w_zero = optional_inputs((True, True, *self.has_zero_points), inputs)
         assert x is not None and w is not None
         shape = self.channels.infer(self, inputs, x, w)
+        if w_zero is not None and self.channels.within is not None:
+            raise self.misfit(inputs, "weights with a zero point are not bounded")
         self.channels.check_zero_point(self, inputs, x, x_zero, 1)
         self.channels.check_zero_point(self, inputs, w, w_zero, w.shape[0])
         return (TensorType(DType.I32, shape),)
@@ -328,6 +357,7 @@ class ConvInteger(Op):
             cls.sample(x, w, np.array(1, np.uint8)).op,
             (random_bytes(rng, np.int8, 1, 2, 5, 4), w, np.array(-3, np.int8)),
         )
+        yield Sample(cls(Channels(Window((3, 3), (1, 1), (1, 1), (0, 0), (0, 0)), within=(-64, 64))), (x, w))
         yield cls.sample(
             random_bytes(rng, np.uint8, 1, 2, 7), random_bytes(rng, np.int8, 2, 2, 3), pads=[1, 1]
         )

@@ -42,10 +42,11 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.intrinsic import BodyLoop, Intrinsic
 from tilewright.target.intrinsics import find_intrinsic, intrinsic_names
 from tilewright.target.match import Mismatch, PatternMatch, match_nest
+from tilewright.tir.analysis.value_range import value_range
 from tilewright.tir.func import Func
 from tilewright.tir.rewrite import bound_store, substitute_stmt
 from tilewright.tir.simplify import ranges
-from tilewright.tir.stmt import Block, Emit, For, LoopKind, Stmt, Store
+from tilewright.tir.stmt import Block, Emit, For, LoopKind, Stmt, Store, walk_stmts
 from tilewright.tir.stmt import loops as loops_in
 
 
@@ -72,6 +73,7 @@ class Tensorize(FuncStep):
         found = match_nest(intrinsic, nest, store, simplify)
         if isinstance(found, Mismatch):
             raise step_refusal(func, root, found.reason, found.hint)
+        _check_values(func, root, intrinsic, found)
         if intrinsic.body is None:
             return replace_nest(func, root, _emitted(intrinsic, nest, block, found, simplify))
         return replace_nest(func, root, _arranged(func, intrinsic.body, nest, block, found))
@@ -88,6 +90,24 @@ class Tensorize(FuncStep):
                 func, block, f"{self.at} has an init", "make it a block of its own: DecomposeReduction"
             )
         return block.body
+
+
+def _check_values(func: Func, root: Stmt, intrinsic: Intrinsic, found: PatternMatch) -> None:
+    """Operands have the values that the intrinsic asks for: everything that is stored there does."""
+    for operand, access in zip(intrinsic.operands, found.operands, strict=True):
+        if operand.within is None:
+            continue
+        buffer, (low, high) = access.buffer, operand.within
+        stored = [n.value for n in walk_stmts(func.body) if isinstance(n, Store) and n.buffer is buffer]
+        ranges_ = [value_range(v) for v in stored]
+        if not stored or any(r.lo < low or r.hi > high for r in ranges_):
+            raise step_refusal(
+                func,
+                root,
+                f"{buffer.name} may have values that are not within {low} and {high}, as {operand.name} of"
+                f" {intrinsic.name} has to",
+                hint="Stage a value that is clamped to them",
+            )
 
 
 def _leaf(func: Func, root: Stmt, nest: Sequence[For]) -> tuple[Block, Store]:

@@ -42,6 +42,10 @@ def value_range(e: Expr) -> Interval:
             found = Interval(-a.hi, -a.lo)
         case Binary() if e.op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL) and not e.a.dtype.is_float:
             found = _combined(e.op, value_range(e.a), value_range(e.b))
+        case Binary() if e.op in (BinaryOp.MIN, BinaryOp.MAX) and not e.a.dtype.is_float:
+            (low, high), (least, most) = value_range(e.a), value_range(e.b)
+            one = min if e.op is BinaryOp.MIN else max
+            found = Interval(one(low, least), one(high, most))
         case _:
             return whole
     return found if whole.lo <= found.lo and found.hi <= whole.hi else whole
