@@ -1,188 +1,173 @@
-"""A GEMM of bytes, u8 · s8 → s32, scheduled step by step around a tensor instruction, against our float32 GEMM.
+"""Products of bytes against those of floats, and convolutions of bytes against ONNX Runtime: docs/results/int8_gemm.md.
 
-The schedule is that of a float32 GEMM: tiles of 6 × 16 accumulators in registers. The difference is the innermost
-step, where `x86.i16.dot2_8` (vpmaddwd and vpaddd) takes two steps of the reduction at once for eight columns, and the
-layouts that it asks for: both operands are widened to 16 bits, which is exact, and B lies in panels [N/16, K/2, 16, 2].
+    python -m benchmarks.int8_gemm
+    python -m benchmarks.int8_gemm --target x86-64-v3 --no-save
+
+A target is what programs are compiled for: what a processor without instructions for bytes would run, this one runs,
+too.
 """
 
-import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+import tilewright as tw
 from benchmarks.interleave import interleave
-from benchmarks.results import table, write
-from tilewright.codegen.kernel import kernel_ir, parts
-from tilewright.codegen.legalize import legalize
-from tilewright.codegen.objects import compile_object
-from tilewright.families.gemm.tiles import row_tiles
-from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, Scope, cast
-from tilewright.ir.layout import Layout, ReorderDims, SplitDim
-from tilewright.runtime.loader import Code
-from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.steps.distribute import Distribute
-from tilewright.search.default import schedule_func
+from benchmarks.onnx_runtime import BoundOnnxRuntime
+from benchmarks.options import PageOptions, Turns, page_options, turn_options
+from benchmarks.results import table
+from benchmarks.suite_results import geometric_mean
+from benchmarks.suite_tables import ratio_text
+from tilewright.cli.output import note
 from tilewright.support.affinity import pinned
-from tilewright.support.turns import speedup
-from tilewright.target.target import Target, native
-from tilewright.tir.build import FuncBuilder
-from tilewright.tir.func import Func, single
-from tilewright.tir.pipeline import lower_func
+from tilewright.support.turns import Ratio, speedup
 
-METHOD = """u8 · s8 → s32 of {size} x {size} x {size} on one core, both operands inputs and both packed in every call,
-against our own float32 GEMM of the same size (untuned, B packed in every call). The two take turns in {rounds}
-rounds; the results of the byte GEMM equal those of numpy in int32, with values at the ends of their ranges among the
-inputs."""
-
-ROWS, COLUMNS, LANES = 6, 16, 8
-BLOCK = 128  # columns of B that stay in L2 while A streams past
-
-
-def int8_gemm(m: int, n: int, k: int) -> Func:
-    """The GEMM as it is written down: operands widened, then a sum of products."""
-    b = FuncBuilder("int8_gemm")
-    x, y = b.param("A", (m, k), DType.U8), b.param("B", (k, n), DType.I8)
-
-    def widened(of: Buffer) -> Callable[[Expr, Expr], Expr]:
-        return lambda i, k: cast(DType.I16, of[i, k])
-
-    wide_x = b.compute("A16", (m, k), widened(x), axes=("i", "k"))
-    wide_y = b.compute("B16", (k, n), widened(y), axes=("k", "j"))
-
-    def term(i: Expr, j: Expr, k: Expr) -> Expr:
-        return cast(DType.I32, wide_x[i, k]) * cast(DType.I32, wide_y[k, j])
-
-    return b.finish(b.reduce("C", (m, n), (k,), term))
+FLOATS = "float32"
+TARGETS = ("native", "x86-64-v4", "x86-64-v3")
+BOUNDS = {"any weights": 128, "weights up to 64": 64}  # magnitudes that weights stay below
+# Channels of the image, its height and width, filters, their size, and stride: layers of ResNet-50 and MobileNetV2.
+CONVOLUTIONS = (
+    (64, 56, 64, 3, 1),
+    (64, 56, 256, 1, 1),
+    (128, 28, 128, 3, 1),
+    (256, 28, 512, 1, 2),
+    (256, 14, 256, 3, 1),
+    (1024, 14, 256, 1, 1),
+    (512, 7, 2048, 1, 1),
+    (96, 56, 24, 1, 1),
+)
+METHOD = """One thread, pinned; all take turns; times are medians in milliseconds, ratios have 95 % intervals over
+rounds. *Products*: u8 · s8 → s32 of {size} x {size} x {size} with constant weights (MatMulInteger), against the float32
+MatMul of this size, both ours, untuned, for three targets: this processor, AVX-512 and AVX2 without instructions for
+bytes. Results equal those of numpy in 32 bits, with both ends of the ranges among the operands. *Convolutions*:
+QLinearConv with u8 activations, a zero point and s8 weights with a scale for each channel, for this processor; results
+differ from ONNX Runtime's by one at most, where a sum is half way between two numbers."""
 
 
-def schedule_int8_gemm(func: Func) -> Schedule:
-    """Register tiles of vpmaddwd. Columns come in multiples of 16 and the reduction in pairs."""
-    s = Schedule(single(func))
-    _pack(s)
-    out = s.cache_write("C", "C", Scope.REGISTER)
-    m, n = func.outputs[0].shape
-    outer, j, col = s.split("C_j", (None, BLOCK // COLUMNS if n % BLOCK == 0 else 1, COLUMNS))
-    s.reorder(outer, "C_i", j, col, "C_k")
-    s.reverse_compute_at(out, col)
-    sizes = row_tiles(m, ROWS)
-    ends = [sum(size * count for size, count in list(sizes.items())[: p + 1]) for p in range(len(sizes))]
-    if len(sizes) > 1:
-        s.loop_partition("C_i", ends[:-1])
-    for part, rows in enumerate(sizes):
-        _tile(s, f"_p{part}" if len(sizes) > 1 else "", rows, j, col)
-    return s
+def float_product(size: int) -> ModelProto:
+    weights = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    return _model(
+        "MatMul", ["x", "w"], {"w": weights}, [size, size], TensorProto.FLOAT, [size, size], TensorProto.FLOAT
+    )
 
 
-def _pack(s: Schedule) -> None:
-    """A keeps its layout, in which pairs lie side by side; B goes from [K, N] to [N/16, K/2, 16, 2]."""
-    s.vectorize(s.split("A16_k", (None, 16))[1])
-    s.transform_layout("B16", Layout((SplitDim(1, COLUMNS), SplitDim(0, 2), ReorderDims((2, 0, 3, 1)))))
-    k, pair = s.split("B16_k", (None, 2))
-    j, lane = s.split("B16_j", (None, COLUMNS))
-    s.reorder(j, k, lane, pair)
+def byte_product(size: int, bound: int) -> tuple[ModelProto, Any]:
+    """The model, and its weights: the first columns are at the ends of the range."""
+    weights = np.random.default_rng(0).integers(-bound, bound, (size, size)).astype(np.int8)
+    weights[:, 0], weights[:, 1] = -bound, bound - 1
+    shape = [size, size]
+    return _model("MatMulInteger", ["x", "w"], {"w": weights}, shape, 2, shape, TensorProto.INT32), weights
 
 
-def _tile(s: Schedule, part: str, rows: int, j: str, col: str) -> None:
-    """One part of the rows as tiles: rows x 2 accumulators of 8 lanes through the whole reduction."""
-    _, row = s.split(f"C_i{part}", (None, rows))
-    j, col = j + part, col + part
-    s.reorder(j, row, col)
-    store_col = s.apply(Distribute(col)).part(1)
-    store_row = s.apply(Distribute(row)).part(1)
-    k, pair = s.split(f"C_k{part}", (None, 2))
-    vector, lane = s.split(col, (None, LANES))
-    s.reorder(k, row, vector, lane, pair)
-    s.unroll(row)
-    s.unroll(vector)
-    s.decompose_reduction(f"C{part}", k)
-    s.vectorize(f"{lane}_init")
-    s.tensorize(lane, "x86.i16.dot2_8")
-    s.unroll(store_row)
-    store_vector, store_lane = s.split(store_col, (None, LANES))
-    s.unroll(store_vector)
-    s.vectorize(store_lane)
+def convolution(channels: int, size: int, filters: int, kernel: int, stride: int) -> ModelProto:
+    random = np.random.default_rng(1)
+    weights = {
+        "xs": np.array(0.05, np.float32),
+        "xz": np.array(120, np.uint8),
+        "w": random.integers(-127, 128, (filters, channels, kernel, kernel)).astype(np.int8),
+        "ws": random.uniform(0.001, 0.01, filters).astype(np.float32),
+        "wz": np.zeros(filters, np.int8),
+        "ys": np.array(0.2 * channels**0.5 * kernel, np.float32),
+        "yz": np.array(110, np.uint8),
+        "b": random.integers(-9999, 9999, filters).astype(np.int32),
+    }
+    pad, out = kernel // 2, -(-size // stride)
+    attributes = {"pads": [pad] * 4, "strides": [stride] * 2, "kernel_shape": [kernel] * 2}
+    x, y = [1, channels, size, size], [1, filters, out, out]
+    return _model("QLinearConv", ["x", *weights], weights, x, 2, y, 2, attributes)
 
 
-def float_gemm(size: int) -> Func:
-    b = FuncBuilder("float_gemm")
-    x, y = b.param("A", (size, size), DType.F32), b.param("B", (size, size), DType.F32)
-
-    def factors(i: Expr, j: Expr, k: Expr) -> tuple[Expr, Expr]:
-        return x[i, k], y[k, j]
-
-    return b.finish(b.reduce("C", (size, size), (size,), factors))
-
-
-class Native:
-    """A scheduled Func on one core, as a function over arrays that stay where they are."""
-
-    def __init__(self, func: Func, target: Target, inputs: Sequence[NDArray[np.generic]]) -> None:
-        phases, shared = lower_func(func, legalize(target))
-        given = [p for p in func.params if p not in func.outputs]
-        self.arrays: dict[Buffer, NDArray[np.generic]] = dict(zip(given, inputs, strict=True))
-        self.arrays |= {b: np.empty(b.shape, b.dtype.numpy) for b in (*func.outputs, *shared)}
-        self.output = self.arrays[func.outputs[0]]
-        self._code = [Code((compile_object(kernel_ir(p.func), target),)) for p in phases]
-        self._calls = [
-            (
-                ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address(p.func.name)),
-                (ctypes.c_void_p * len(p.func.params))(*(self.arrays[b].ctypes.data for b in p.func.params)),
-                parts(p.func),
-            )
-            for code, p in zip(self._code, phases, strict=True)
-        ]
-
-    def run(self) -> None:
-        for call, args, count in self._calls:
-            for part in range(count):
-                call(ctypes.addressof(args), part)
+def _model(
+    operator: str,
+    inputs: Sequence[str],
+    weights: dict[str, Any],
+    x: Sequence[int],
+    given: int,
+    y: Sequence[int],
+    made: int,
+    attributes: dict[str, Any] | None = None,
+) -> ModelProto:
+    node = helper.make_node(operator, inputs, ["y"], **(attributes or {}))
+    arrays = [numpy_helper.from_array(w, n) for n, w in weights.items()]
+    values = (helper.make_tensor_value_info("x", given, x), helper.make_tensor_value_info("y", made, y))
+    graph = helper.make_graph([node], "g", [values[0]], [values[1]], arrays)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def operands(m: int, n: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
-    """Random bytes; the first rows and columns are at the ends of the ranges."""
-    rng = np.random.default_rng(0)
-    a = rng.integers(0, 256, (m, k), np.uint8)
-    b = rng.integers(-128, 128, (k, n), np.int8)
-    a[:2], b[:, 0], b[:, 1] = 255, -128, 127
-    return a, b
+def measure_products(size: int, target: str, turns: Turns) -> tuple[list[str], dict[str, Ratio]]:
+    """A line of the table, and how much quicker bytes are."""
+    random = np.random.default_rng(2)
+    x = random.integers(0, 256, (size, size)).astype(np.uint8)
+    x[:2] = 255
+    floats = tw.load(float_product(size), threads=1, cache=False, target=target)
+    runs: dict[str, Callable[[], object]] = {FLOATS: floats.bind({"x": x.astype(np.float32)}).run}
+    sessions = [floats]
+    for name, bound in BOUNDS.items():
+        model, weights = byte_product(size, bound)
+        session = tw.load(model, threads=1, cache=False, target=target)
+        if not np.array_equal(session.run({"x": x})["y"], x.astype(np.int32) @ weights.astype(np.int32)):
+            raise SystemExit(f"{target}, {name}: the product is wrong")
+        sessions.append(session)
+        runs[name] = session.bind({"x": x}).run
+    times = interleave(runs, rounds=turns.rounds, seconds=turns.seconds)
+    for session in sessions:
+        session.close()
+    ratios = {name: speedup(times[name], times[FLOATS]) for name in BOUNDS}
+    cells = [target, f"{times[FLOATS].median * 1e3:.2f}"]
+    for name in BOUNDS:
+        cells += [f"{times[name].median * 1e3:.2f}", ratio_text(ratios[name])]
+    return cells, ratios
+
+
+def measure_convolution(sizes: tuple[int, int, int, int, int], turns: Turns) -> tuple[list[str], Ratio]:
+    model = convolution(*sizes)
+    channels, size, filters, kernel, stride = sizes
+    feeds = {"x": np.random.default_rng(3).integers(0, 256, (1, channels, size, size)).astype(np.uint8)}
+    ours, peer = tw.load(model, threads=1, cache=False), BoundOnnxRuntime(model.SerializeToString(), 1)
+    (wanted,), (found,) = peer(feeds).values(), ours.run(feeds).values()
+    if np.abs(found.astype(np.int16) - wanted.astype(np.int16)).max() > 1:
+        raise SystemExit(f"{sizes}: the convolution is wrong")
+    runs = {"tilewright": ours.bind(feeds).run, "ort": peer.bind(feeds)}
+    times = interleave(runs, rounds=turns.rounds, seconds=turns.seconds)
+    ours.close()
+    ratio = speedup(times["tilewright"], times["ort"])
+    name = f"{channels}x{size}x{size}, {filters} of {kernel}x{kernel}, stride {stride}"
+    return [name, *(f"{times[n].median * 1e3:.3f}" for n in runs), ratio_text(ratio)], ratio
 
 
 @click.command()
-@click.option("--size", default=1024, show_default=True)
-@click.option("--rounds", default=21, show_default=True, type=click.IntRange(1))
-@click.option("--seconds", default=0.1, show_default=True, help="Of each turn.")
-@click.option("--save/--no-save", default=True, show_default=True, help="Write docs/results/int8_gemm.md.")
-def main(size: int, rounds: int, seconds: float, save: bool) -> None:
-    """Measure the byte GEMM against the float32 GEMM."""
-    target = native()
-    a, b = operands(size, size, size)
+@click.option("--size", default=1024, show_default=True, help="Of products.")
+@click.option("--target", "targets", multiple=True, default=TARGETS, help="May be repeated.")
+@turn_options(rounds=9, seconds=0.2)
+@page_options("int8_gemm")
+def main(size: int, targets: Sequence[str], turns: Turns, page: PageOptions) -> None:
+    """Measure products and convolutions of bytes; writes docs/results/int8_gemm.md."""
+    lines: list[list[str]] = []
+    said: list[str] = []
     with pinned(1):
-        ours = Native(schedule_int8_gemm(int8_gemm(size, size, size)).module.funcs[0], target, (a, b))
-        floats = (a.astype(np.float32), b.astype(np.float32))
-        other = Native(schedule_func(float_gemm(size), target, frozenset()).func, target, floats)
-        ours.run()
-        if not np.array_equal(ours.output, a.astype(np.int32) @ b.astype(np.int32)):
-            raise SystemExit("the byte GEMM is wrong")
-        measured = interleave({"int8": ours.run, "float32": other.run}, rounds=rounds, seconds=seconds)
-    operations = 2 * size**3
-    rows = [
-        [
-            name,
-            f"{min(t.round_bests) * 1e3:.2f}",
-            f"{operations / min(t.round_bests) / 1e9:.1f}",
-            f"{operations / t.median / 1e9:.1f}",
-        ]
-        for name, t in measured.items()
+        for target in targets:
+            line, ratios = measure_products(size, target, turns)
+            note(" ".join(line))
+            lines.append(line)
+            said.append(f"{' and '.join(f'{ratios[n].value:.2f}' for n in BOUNDS)} ({target})")
+        layers = [measure_convolution(sizes, turns) for sizes in CONVOLUTIONS]
+    columns = ("target", FLOATS, *(c for n in BOUNDS for c in (n, f"{FLOATS} / {n}")))
+    others = ("QLinearConv", "tilewright", "ort", "ort / ours")
+    mean = geometric_mean([ratio.value for _, ratio in layers])
+    shows = (
+        f"Products of bytes run at {', '.join(said)} times the speed of those of floats, with {' and '.join(BOUNDS)};"
+        f" convolutions of bytes at {mean:.2f} times the speed of ONNX Runtime's."
+    )
+    parts = [
+        "## Products",
+        table(columns, lines),
+        "## Convolutions",
+        table(others, [line for line, _ in layers]),
     ]
-    text = table(["GEMM", "best, ms", "best, Gop/s", "median, Gop/s"], rows)
-    best = min(measured["float32"].round_bests) / min(measured["int8"].round_bests)
-    ratio = f"int8 over float32: {best:.2f} at their best, {speedup(measured['int8'], measured['float32'])} by rounds."
-    click.echo(f"{text}\n\n{ratio}")
-    if save:
-        write("int8_gemm", "A GEMM of bytes", ratio, METHOD.format(size=size, rounds=rounds), text)
+    page.publish("int8_gemm", "Products of bytes", shows, METHOD.format(size=size), parts, None)
 
 
 if __name__ == "__main__":

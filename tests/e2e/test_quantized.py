@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -23,6 +24,7 @@ from onnxruntime.quantization import (
 )
 
 import tilewright as tw
+from tilewright.compiler import compile as compile_model
 from tilewright.runtime.session import Session
 from tilewright.support.processor import cpu_features
 from tilewright.target.target import AVX_VNNI
@@ -192,3 +194,34 @@ def test_rows_of_a_table_of_four_bits(number: int, axes: tuple[int, int]) -> Non
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     x = np.array([[0, 4], [-1, 2]])
     np.testing.assert_array_equal(tw.load(model, threads=1).run({"x": x})["y"], judged(model, x))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("has_zero", [False, True])
+def test_weights_of_4_bits_that_are_dequantized_by_blocks(dtype: str, has_zero: bool) -> None:
+    """As QDQ files have them: they keep 4 bits."""
+    rng, (k, n, block) = np.random.default_rng(8), (64, 24, 32)
+    short = getattr(ml_dtypes, dtype)
+    low = -8 if dtype == "int4" else 0
+    arrays = {
+        "w": rng.integers(low, low + 16, (k, n)).astype(short),
+        "s": rng.uniform(0.1, 1, (k // block, n)).astype(np.float32),
+    }
+    if has_zero:
+        arrays["z"] = rng.integers(low, low + 16, (k // block, n)).astype(short)
+    nodes = [
+        helper.make_node("DequantizeLinear", [*arrays], ["d"], axis=0, block_size=block),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, 1, [3, size]) for name, size in (("x", k), ("y", n)))
+    graph = helper.make_graph(
+        nodes, "g", [x], [y], [numpy_helper.from_array(a, m) for m, a in arrays.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    made = compile_model(model)
+    stored = sum(c.nbytes for c in made.artifact.constants if c.dtype == np.uint8)
+    assert stored <= 32 * k // 2 + (32 * k // block if has_zero else 0)  # in panels of up to 32 columns
+    given = rng.standard_normal((3, k)).astype(np.float32)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, {"x": given})
+    np.testing.assert_allclose(made.session(1).run({"x": given})["y"], want, rtol=1e-4, atol=1e-3)

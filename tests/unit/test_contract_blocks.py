@@ -17,6 +17,8 @@ from tilewright.graph.verify import verify_graph
 from tilewright.ir.dtype import DType
 from tilewright.ops.contrib.quant_gather import GatherBlockQuantized
 from tilewright.ops.contrib.quant_matmul import MatMulNBits
+from tilewright.ops.core.contraction import Gemm, MatMul
+from tilewright.ops.core.quantize import DequantizeLinear, Granularity
 from tilewright.ops.opdef import TensorType
 from tilewright.support.arrays import Array
 from tilewright.target.intrinsics import block_products
@@ -169,3 +171,37 @@ def test_tables_of_halves_are_rounded_as_the_model_says() -> None:
 
 def test_another_table_stays() -> None:
     assert "GatherBlockQuantized" in names(contract(tied(is_same=False)))
+
+
+@pytest.mark.parametrize("zero", ["", "one", "each"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("is_gemm", [False, True])
+def test_weights_that_are_dequantized_by_blocks(is_gemm: bool, dtype: type, bits: int, zero: str) -> None:
+    """They keep their bits, and sums are those of floats."""
+    low = -(1 << bits - 1) if dtype is np.int8 else 0
+    b, (columns, count, blocks) = GraphBuilder(), (64, 19, 2)
+    codes = RNG.integers(low, low + (1 << bits), (columns, count)).astype(dtype)
+    codes[0, :2] = low, low + (1 << bits) - 1
+    scales = RNG.uniform(0.5, 2, (blocks, count)).astype(np.float32)
+    given = [codes, scales]
+    if zero:
+        each = RNG.integers(low, low + (1 << bits), scales.shape)
+        given.append((each if zero == "each" else np.full_like(each, low + 5)).astype(dtype))
+    x = b.input("x", TensorType(DType.F32, (3, columns)))
+    constants = [b.constant(f"c{n}", a.T.copy() if is_gemm else a) for n, a in enumerate(given)]
+    w = b.apply(DequantizeLinear(DType.F32, Granularity(1 if is_gemm else 0, 32)), *constants)
+    if is_gemm:
+        bias = b.constant("bias", RNG.standard_normal(count).astype(np.float32))
+        graph = b.finish(b.apply(Gemm(trans_b=True), x, w, bias, name="y"))
+    else:
+        graph = b.finish(b.apply(MatMul(), x, w, name="y"))
+    after = eliminate_dead(contract(graph))
+    verify_graph(after)
+    assert "BlockMatMul" in names(after) and "DequantizeLinear" not in names(after)
+    stored = sum(c.nbytes for v, c in after.constants.items() if v.name.endswith(".codes"))
+    assert stored == 24 * columns * bits // 8
+    feeds = {"x": RNG.standard_normal((3, columns)).astype(np.float32)}
+    want, found = (interpret_graph(g, feeds)["y"] for g in (graph, after))
+    np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5 * np.abs(want).max())
+    check_lowered(after)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aarch64 import needs_qemu, run_aarch64
+from int8_gemm import int8_gemm, operands, schedule_int8_gemm
 from native import HAS_AVX2, bits, kernels_of, run_native
 
-from benchmarks.int8_gemm import int8_gemm, operands, schedule_int8_gemm
 from tilewright.codegen.kernel import kernel_ir
 from tilewright.codegen.objects import compile_assembly
 from tilewright.ir.dtype import DType

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
-from onnx import FunctionProto
+from onnx import FunctionProto, NodeProto
 
 from tilewright.frontend.onnx.custom_ops import unsupported, unsupported_node
 from tilewright.frontend.onnx.file import OverLimit, check_tensor_bytes
@@ -39,6 +40,7 @@ from tilewright.graph.open_values import OpenArray, OpenValues
 from tilewright.graph.origin import NodeOperand, OpenNumbers, Origin, origin_name
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.ops.core.constant import Sizes
+from tilewright.ops.core.quantize import DequantizeLinear
 from tilewright.ops.hostop import HostValue
 from tilewright.ops.opdef import OnHost, Op, TensorType
 from tilewright.ops.outside import Outside
@@ -46,6 +48,8 @@ from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.support.sizes import is_open
 
+# Bytes that hold the numbers of types of 4 bits.
+_BYTES_OF = {np.dtype(ml_dtypes.int4): np.dtype(np.int8), np.dtype(ml_dtypes.uint4): np.dtype(np.uint8)}
 _KEPT_BYTES = 1 << 20  # what is known and larger is computed all the same, not handed on
 
 
@@ -232,6 +236,9 @@ class StageImporter:
         opaque = any(self._is_opaque(n) for n in step.node.input)
         special = self._special.get(step.node.op_type) if step.domain == "" else None
         native = step.native()
+        if native is DequantizeLinear and opaque:
+            in_bytes = self._in_bytes(step)
+            step, opaque = (step, opaque) if in_bytes is None else (in_bytes, False)
         if special is not None and not opaque:
             result = special(step, attrs)
             if isinstance(result, Value):
@@ -253,6 +260,24 @@ class StageImporter:
             expanded = functions.expand(step, lambda: types, lambda: self._written(step, attrs, types))
             return None if expanded is None else self._parts(step, expanded)
         return []
+
+    def _in_bytes(self, step: NodeSite) -> NodeSite | None:
+        """The node with what is known in 4 bits as bytes, which native code has, and which stand for the same numbers;
+        None if that is not all that is opaque.
+        """
+        node = NodeProto()
+        node.CopyFrom(step.node)
+        for n, name in enumerate(step.node.input):
+            if not self._is_opaque(name):
+                continue
+            value = self._held_or_known(name)
+            wide = _BYTES_OF.get(value.dtype) if isinstance(value, np.ndarray) else None
+            if wide is None:
+                return None
+            node.input[n] = f"{name}~{wide}"
+            if node.input[n] not in self._values:
+                self._define(node.input[n], value.astype(wide))
+        return replace(step, node=node)
 
     def _parts(self, whole: NodeSite | None, parts: list[NodeSite]) -> list[NodeSite]:
         """Note what `parts` are parts of: the outermost node that stands for them."""

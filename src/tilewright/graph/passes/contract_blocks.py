@@ -3,6 +3,7 @@
     y = MatMulNBits[accuracy_level=4](x, w, s, z) + b
         ──>  q, r, t = QuantizeBlocks(x);  y = BlockMatMul(q, r, t, w', s', z') + b
     y = MatMulNBits(x, w, s, z) + b
+    y = MatMul(x, DequantizeLinear[block_size](w, s, z)), Gemm likewise
         ──>  y = BlockMatMul(x', Σ x', w', s', z') + b
 
 A level of 4 says that x may be brought to bytes, by blocks of its rows: sums of integers, where the target has an
@@ -30,10 +31,12 @@ from tilewright.ops.core.arithmetic import Add, Mul
 from tilewright.ops.core.block_matmul import BlockMatMul
 from tilewright.ops.core.block_quantize import QuantizeBlocks
 from tilewright.ops.core.cast import Cast
+from tilewright.ops.core.contraction import Gemm, MatMul
 from tilewright.ops.core.integer import optional_inputs
 from tilewright.ops.core.movement import Reshape
 from tilewright.ops.core.panel_gather import PanelGather
 from tilewright.ops.core.pieces import Pad
+from tilewright.ops.core.quantize import DequantizeLinear
 from tilewright.ops.core.reduce import ReduceSum
 from tilewright.ops.core.weight_panels import Panels
 from tilewright.support.arrays import Array
@@ -66,9 +69,19 @@ def contract_blocks(graph: Graph, products: PackedProducts, lanes: int) -> Graph
 
     def contract(state: Sweep, node: Node) -> Sequence[Value] | None:
         match node.op:
-            case MatMulNBits():
+            case MatMulNBits(rows=columns):
                 found = pack(state, node)
-                return None if found is None else _contracted(state, node, node.op, found)
+                x, _, _, _, _, bias = optional_inputs((True, True, True, *node.op.has), node.inputs)
+                return (
+                    None if found is None or x is None else _contracted(state, node, x, columns, bias, found)
+                )
+            case MatMul() | Gemm(alpha=1.0, beta=1.0, trans_a=False):
+                weights = _dequantized(state, node)
+                if weights is None:
+                    return None
+                x, _, *bias = node.inputs
+                found = _pack_weights(state, node, weights, None, lanes)
+                return _contracted(state, node, x, len(weights.codes), bias[0] if bias else None, found)
             case GatherBlockQuantized() if node.outputs[0].name in tables:
                 product = tables[node.outputs[0].name]
                 found = pack(state, product)
@@ -124,6 +137,35 @@ def _stored(state: Sweep, node: Node, op: MatMulNBits) -> _Weights | None:
     codes = unpacked_array(packed.reshape(op.rows, -1), op.bits).reshape(op.rows, blocks, op.block)
     middles = _middles(zeros, op.bits, op.rows, blocks)
     return _Weights(op.bits, codes, scales.reshape(op.rows, blocks).astype(np.float32), middles)
+
+
+def _dequantized(state: Sweep, node: Node) -> _Weights | None:
+    """Those of a product that are restored from constant bytes by blocks of its sums, of 4 bits if they are few."""
+    made = state.producer(node.inputs[1])
+    if made is None or not isinstance(made.op, DequantizeLinear) or made.op.dtype is not DType.F32:
+        return None
+    axis = 1 if isinstance(node.op, Gemm) and node.op.trans_b else 0
+    granularity = made.op.granularity
+    arrays = [a for v in made.inputs if (a := state.known(v)) is not None]
+    if len(arrays) < len(made.inputs) or granularity.axis != axis or arrays[0].ndim != 2:
+        return None
+    codes, scales, *zeros = (a if axis else np.ascontiguousarray(a.T) for a in arrays)
+    block = granularity.block
+    if codes.dtype not in (np.int8, np.uint8) or not 16 <= block <= _MOST_BLOCK or block % 2:
+        return None
+    if codes.shape[1] % block or scales.dtype != np.float32:
+        return None
+    lowest, own = (-8, 16) if codes.dtype == np.int8 else (0, 16)
+    all_codes = (codes, *zeros)
+    is_short = all(a.min(initial=0) >= lowest and a.max(initial=0) < lowest + own for a in all_codes)
+    bits = 4 if is_short else 8
+    shift = 1 << bits - 1 if codes.dtype == np.int8 else 0
+    columns, blocks = scales.shape
+    whole = (codes.astype(np.int16) + shift).astype(np.uint8).reshape(columns, blocks, block)
+    offsets = (zeros[0] if zeros else np.zeros(1, np.int16)).astype(np.int16) + shift
+    first = offsets.flat[0]
+    is_one = bool((offsets == first).all())
+    return _Weights(bits, whole, scales, (offsets.reshape(-1)[:1] if is_one else offsets).astype(np.uint8))
 
 
 def _middles(zeros: Array | None, bits: int, rows: int, blocks: int) -> Array:
@@ -207,10 +249,10 @@ def _looked_up(state: Sweep, node: Node, packed: _Packed) -> Sequence[Value]:
     return state.add(Reshape(made.shape), (found,), node)
 
 
-def _contracted(state: Sweep, node: Node, op: MatMulNBits, packed: _Packed) -> Sequence[Value]:
-    x, _, _, _, _, bias = optional_inputs((True, True, True, *op.has), node.inputs)
-    assert x is not None
-    dtype, shape = x.type.dtype, (*x.type.shape[:-1], op.rows)
+def _contracted(
+    state: Sweep, node: Node, x: Value, columns: int, bias: Value | None, packed: _Packed
+) -> Sequence[Value]:
+    dtype, shape = x.type.dtype, (*x.type.shape[:-1], columns)
     rows = _rows(state, node, x, packed.blocks * packed.block)
     total = _multiplied(state, node, rows, packed)
     if dtype is not DType.F32:
