@@ -270,13 +270,14 @@ class StageImporter:
         for n, name in enumerate(step.node.input):
             if not self._is_opaque(name):
                 continue
-            value = self._held_or_known(name)
-            wide = _BYTES_OF.get(value.dtype) if isinstance(value, np.ndarray) else None
-            if wide is None:
+            found = self._held_or_known(name)
+            array: Array | None = found if isinstance(found, np.ndarray) else None
+            wide = None if array is None else _BYTES_OF.get(array.dtype)
+            if array is None or wide is None:
                 return None
             node.input[n] = f"{name}~{wide}"
             if node.input[n] not in self._values:
-                self._define(node.input[n], value.astype(wide))
+                self._define(node.input[n], array.astype(wide))
         return replace(step, node=node)
 
     def _parts(self, whole: NodeSite | None, parts: list[NodeSite]) -> list[NodeSite]:

@@ -151,15 +151,15 @@ def _dequantized(state: Sweep, node: Node) -> _Weights | None:
         return None
     codes, scales, *zeros = (a if axis else np.ascontiguousarray(a.T) for a in arrays)
     block = granularity.block
-    if codes.dtype not in (np.int8, np.uint8) or not 16 <= block <= _MOST_BLOCK or block % 2:
+    is_signed = codes.dtype == np.int8
+    if codes.dtype.itemsize > 1 or not 16 <= block <= _MOST_BLOCK or block % 2:
         return None
     if codes.shape[1] % block or scales.dtype != np.float32:
         return None
-    lowest, own = (-8, 16) if codes.dtype == np.int8 else (0, 16)
-    all_codes = (codes, *zeros)
-    is_short = all(a.min(initial=0) >= lowest and a.max(initial=0) < lowest + own for a in all_codes)
+    lowest = -8 if is_signed else 0
+    is_short = all(a.min(initial=0) >= lowest and a.max(initial=0) < lowest + 16 for a in (codes, *zeros))
     bits = 4 if is_short else 8
-    shift = 1 << bits - 1 if codes.dtype == np.int8 else 0
+    shift = 1 << bits - 1 if is_signed else 0
     columns, blocks = scales.shape
     whole = (codes.astype(np.int16) + shift).astype(np.uint8).reshape(columns, blocks, block)
     offsets = (zeros[0] if zeros else np.zeros(1, np.int16)).astype(np.int16) + shift
