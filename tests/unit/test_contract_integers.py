@@ -18,6 +18,7 @@ from tilewright.ops.core.conv import Conv
 from tilewright.ops.core.integer import Channels, ConvInteger, MatMulInteger
 from tilewright.ops.core.qlinear import QLinearConv, QLinearMatMul
 from tilewright.ops.core.quantize import DequantizeLinear, DynamicQuantizeLinear, Granularity
+from tilewright.ops.core.window import Window
 from tilewright.ops.opdef import Op, Sample, TensorType
 from tilewright.support.arrays import Array
 from tilewright.target.intrinsics import BoundedBytes
@@ -181,3 +182,20 @@ def test_weights_within_bounds_say_so(dtype: DType, largest: int, is_bounded: bo
         want, found = (interpret_graph(g, feeds)["y"] for g in (graph, after))
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
         check_lowered(after)
+
+
+@pytest.mark.parametrize(("channels", "whole"), [(3, 4), (4, 4), (6, 8), (5, 5), (1, 1)])
+@pytest.mark.parametrize("pads", [0, 1])
+@pytest.mark.parametrize("zero", [0, 3])
+def test_channels_become_words(channels: int, whole: int, pads: int, zero: int) -> None:
+    """Where a few of zeros are missing: what pads the image is not multiplied with anything."""
+    window = Window((3, 3), (2, 2), (1, 1), (pads, pads), (pads, pads))
+    graph = layer(Conv(window), (1, channels, 9, 8), weights(8, channels, 3, 3), zero=zero)
+    after = eliminate_dead(contract(graph))
+    verify_graph(after)
+    (made,) = (n for n in after.nodes if isinstance(n.op, ConvInteger))
+    assert [v.type.shape[1] for v in made.inputs] == [whole, whole]
+    feeds = {"x": RNG.integers(0, 256, (1, channels, 9, 8)).astype(np.uint8)}
+    want, found = (interpret_graph(g, feeds)["y"] for g in (graph, after))
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+    check_lowered(after)

@@ -17,12 +17,14 @@ from tilewright.quantize.forms import LayerForm
 from tilewright.quantize.layers import find_layers
 from tilewright.quantize.model_file import read_whole
 from tilewright.quantize.plan import Option, choose_forms
+from tilewright.quantize.quantized_model import largest_weight
 from tilewright.quantize.quantizer import Quantizer
 from tilewright.quantize.ranges import ByteScale, Observer, observe
 from tilewright.quantize.simulation import Simulation
 from tilewright.quantize.weights import in_form
 from tilewright.quantize.write import can_write, write_forms
 from tilewright.support.errors import UserError
+from tilewright.target.target import AVX2, AVX512_VNNI, AVX_VNNI
 
 LOAD = partial(load, threads=1, cache=False)
 
@@ -301,3 +303,13 @@ def test_nothing_is_left_that_nobody_reads(tmp_path: Path) -> None:
 def test_halves_need_a_cast_that_knows_them(tmp_path: Path) -> None:
     assert can_write(whole(convolutions(), tmp_path), LayerForm.BF16)
     assert not can_write(whole(convolutions(opset=11), tmp_path), LayerForm.BF16)
+
+
+def test_weights_are_as_small_as_the_processor_wants_them() -> None:
+    """Where pairs of products of bytes are summed up in 16 bits."""
+    assert largest_weight(AVX2) == 64 and largest_weight(AVX512_VNNI) == largest_weight(AVX_VNNI) == 127
+    rows = np.random.default_rng(2).standard_normal((4, 32)).astype(np.float32)
+    small, whole = (in_form(rows, LayerForm.INT8, n) for n in (64, 127))
+    assert np.abs(small.codes).max() == 64
+    errors = [float(np.square(w.floats - rows).mean()) for w in (whole, small)]
+    assert errors[0] < errors[1] < 6 * errors[0]

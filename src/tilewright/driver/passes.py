@@ -30,6 +30,7 @@ from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.boundaries import search_boundaries
 from tilewright.graph.passes.contract_blocks import contract_blocks
 from tilewright.graph.passes.contract_integers import BYTE_PAIRS, contract_integers
+from tilewright.graph.passes.delay_dequantize import delay_dequantize
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.graph.passes.group import FusionGroup, Grouped, Grouping
@@ -168,7 +169,8 @@ def contract_bytes(state: ProgramState, given: Decisions | None, context: PassCo
     are_widened = not products and sums_shorts(target)
     types = BYTE_PAIRS if are_widened else products
     bounds = bounded_byte_products(target)
-    graph = contract_integers(state.graph, types, bounds, are_widened=are_widened)
+    graph = delay_dequantize(state.graph)
+    graph = contract_integers(graph, types, bounds, are_widened=are_widened)
     graph = contract_blocks(graph, block_products(target), target.lanes(4))
     return replace(state, graph=graph), ()
 

@@ -22,12 +22,16 @@ from tilewright.quantize.ranges import observe
 from tilewright.quantize.session import InputSample
 from tilewright.quantize.simulation import Forms, Simulation
 from tilewright.quantize.timing import FormTimes, time_forms
+from tilewright.quantize.weights import MOST
 from tilewright.quantize.write import can_write, write_forms
 from tilewright.runtime.machine import default_threads
 from tilewright.support.errors import UserError
 from tilewright.support.progress import OnProgress
 from tilewright.support.replacing import replacing, write_all
 from tilewright.support.turns import Ratio, Series, brief_turn, speedup, take_turns
+from tilewright.target.intrinsics import bounded_byte_products
+from tilewright.target.names import resolve_target
+from tilewright.target.target import Target
 
 _HELD_OUT = 4  # one of so many samples, at least one, is for errors and not for ranges
 _PROBED = 2  # samples for the error of a layer alone
@@ -153,7 +157,8 @@ class _Search:
 
     def best(self) -> QuantizedModel:
         self._tell("ranges of activations", 0, 1)
-        quantizer = Quantizer(*observe(self._model, self._layers, self._seen, self._load))
+        ranges = observe(self._model, self._layers, self._seen, self._load)
+        quantizer = Quantizer(*ranges, largest_weight(resolve_target(self._target)))
         times = time_forms(
             self._model,
             self._layers,
@@ -291,6 +296,12 @@ class _Search:
             times[form].layers[layer.name],
             _why(layer, chosen, options, times, self._forms),
         )
+
+
+def largest_weight(target: Target) -> int:
+    """Of 8 bits: some processors sum up products of bytes sooner where weights are small."""
+    bounded = [b.within[1] for b in bounded_byte_products(target)]
+    return min(bounded, default=MOST)
 
 
 def _tell_nobody(stage: str, done: int, total: int) -> None:

@@ -7,15 +7,19 @@ import numpy as np
 from tilewright.quantize.forms import LayerForm
 from tilewright.quantize.layers import Layer
 from tilewright.quantize.ranges import ByteScale
-from tilewright.quantize.weights import RowWeights, in_form
+from tilewright.quantize.weights import MOST, RowWeights, in_form
 from tilewright.support.arrays import Array
 
 
 class Quantizer:
-    """`scales` are of the tensors that layers read, by name, and `means` those of their channels."""
+    """`scales` are of the tensors that layers read, by name, and `means` those of their channels. Weights of 8 bits for
+    rows are at most `largest`.
+    """
 
-    def __init__(self, scales: Mapping[str, ByteScale], means: Mapping[str, Array]) -> None:
-        self._scales, self._means = scales, means
+    def __init__(
+        self, scales: Mapping[str, ByteScale], means: Mapping[str, Array], largest: int = MOST
+    ) -> None:
+        self._scales, self._means, self._largest = scales, means, largest
         self._weights: dict[tuple[str, LayerForm], RowWeights] = {}
 
     def scale(self, tensor: str) -> ByteScale:
@@ -24,7 +28,7 @@ class Quantizer:
     def weights(self, layer: Layer, form: LayerForm) -> RowWeights:
         key = layer.name, form
         if key not in self._weights:
-            self._weights[key] = in_form(layer.rows, form)
+            self._weights[key] = in_form(layer.rows, form, self._largest)
         return self._weights[key]
 
     def offset(self, layer: Layer, form: LayerForm) -> Array:

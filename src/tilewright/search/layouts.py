@@ -24,6 +24,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.tir.func import Func, Module, outside_kernels
 from tilewright.tir.stmt import Block, IterKind, blocks, stmt_exprs, store_blocks
 
+_WORD = 4  # channels of bytes that an instruction reads at a time; given
 _MIN_CHANNELS = 8  # channels, given: fewer would not fill a vector
 
 
@@ -179,7 +180,8 @@ def tiled_images(block: Block) -> Iterator[Buffer]:
 
 
 def _has_channels(b: Buffer, at: int = 1) -> bool:
-    return len(b.shape) >= at + 2 and b.shape[at] >= _MIN_CHANNELS
+    least = _WORD if b.dtype.bytes == 1 else _MIN_CHANNELS
+    return len(b.shape) >= at + 2 and b.shape[at] >= least
 
 
 def channels_of(block: Block) -> int | None:

@@ -46,6 +46,8 @@ from tilewright.target.intrinsics import BoundedBytes
 
 Products: TypeAlias = Collection[tuple[DType, DType]]
 
+_WORD = 4  # bytes that instructions read at a time; given
+_MOST_MISSING = 3  # channels that there are for each that is missing, at least; judged: a third more products
 _EXACT = 1 << 24  # whole numbers below it are floats; given
 _MOST_SUMS = 1 << 22  # bytes of sums of weights that may differ from place to place; bound
 
@@ -59,9 +61,17 @@ class _Products:
 
     types: Collection[tuple[DType, DType]]
     bounds: Collection[BoundedBytes] = ()
+    are_widened: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.types)
+
+    def missing_channels(self, count: int) -> int:
+        """How many channels of zeros make words of bytes of them, which instructions read in place, where that takes
+        few more products. Short integers are read in pairs.
+        """
+        missing = 0 if self.are_widened else -count % _WORD
+        return missing if missing * _MOST_MISSING <= count else 0
 
     def bounded(self, weights: Array) -> BoundedBytes | None:
         """The narrowest bounds that these weights are in."""
@@ -74,7 +84,7 @@ class _Products:
 def contract_integers(
     graph: Graph, types: Products, bounds: Collection[BoundedBytes] = (), *, are_widened: bool = False
 ) -> Graph:
-    products = _Products(types, bounds)
+    products = _Products(types, bounds, are_widened)
 
     def contract(state: Sweep, node: Node) -> Sequence[Value] | None:
         match node.op:
@@ -192,6 +202,7 @@ def _convolution(
     if left is None:
         return None
     image, is_padded = left.value, any((*window.before, *window.after))
+    missing = products.missing_channels(weights.shape[1])
     sums = weights.sum(axis=tuple(range(1, weights.ndim)), dtype=np.int64)
     sums = sums.reshape(-1, *(1 for _ in window.kernel))
     if is_padded and not isinstance(left.zero, int):
@@ -200,10 +211,16 @@ def _convolution(
             return None
         sums = met
     elif is_padded and isinstance(left.zero, int) and left.zero:
-        pads = (0, 0, *window.before), (0, 0, *window.after)
+        pads = (0, 0, *window.before), (0, missing, *window.after)
         image = state.add_piece(Pad(*pads, value=left.zero), (image,), node)
         none = (0,) * len(window.kernel)
         window = replace(window, before=none, after=none)
+    if missing:
+        if image.type.shape[1] == weights.shape[1]:
+            none = (0,) * len(window.kernel)
+            image = state.add_piece(Pad((0, 0, *none), (0, missing, *none)), (image,), node)
+        behind = [(0, missing if d == 1 else 0) for d in range(weights.ndim)]
+        value = state.add_constant(f"{value.name}.whole", np.pad(weights, behind))
     channels = Channels(window, within=None if bounded is None else bounded.within)
     total = state.add_piece(ConvInteger(channels), (image, value), node)
     return _centred(state, node, total, left.zero, sums)
