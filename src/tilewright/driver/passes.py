@@ -30,7 +30,8 @@ from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.boundaries import search_boundaries
 from tilewright.graph.passes.contract_blocks import contract_blocks
 from tilewright.graph.passes.contract_integers import BYTE_PAIRS, contract_integers
-from tilewright.graph.passes.delay_dequantize import delay_dequantize
+from tilewright.graph.passes.delay_dequantize import delay_dequantize, fake_quantize
+from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.graph.passes.group import FusionGroup, Grouped, Grouping
@@ -172,7 +173,7 @@ def contract_bytes(state: ProgramState, given: Decisions | None, context: PassCo
     graph = delay_dequantize(state.graph)
     graph = contract_integers(graph, types, bounds, are_widened=are_widened)
     graph = contract_blocks(graph, block_products(target), target.lanes(4))
-    return replace(state, graph=graph), ()
+    return replace(state, graph=fake_quantize(eliminate_dead(graph))), ()
 
 
 def fold_large(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:

@@ -2,20 +2,21 @@
 
     y = MaxPool(DequantizeLinear(q, s, z))              ──>    y = DequantizeLinear(MaxPool(q), s, z)
     q' = QuantizeLinear(DequantizeLinear(q, s, z), s, z)  ──>    q' = q
+    y = DequantizeLinear(QuantizeLinear(x, s, z), s, z)   ──>    y = FakeQuantize(x, s, z)
 
 The order of numbers is that of the bytes, as scales are positive, and a byte that is restored and quantised again is
-what it was.
+what it was. Bytes that nobody else reads are no bytes.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.graph import Graph, Node, Value, users
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ir.dtype import DType
 from tilewright.ops.core.pool import MaxPool
-from tilewright.ops.core.quantize import DequantizeLinear, QuantizeLinear
+from tilewright.ops.core.quantize import DequantizeLinear, FakeQuantize, QuantizeLinear
 from tilewright.support.errors import UserError
 
 _LEAST = 1e-30  # of scales: products with others are no denormals; bound
@@ -23,6 +24,44 @@ _LEAST = 1e-30  # of scales: products with others are no denormals; bound
 
 def delay_dequantize(graph: Graph) -> Graph:
     return sweep(graph, _delay)
+
+
+def fake_quantize(graph: Graph) -> Graph:
+    """Once it is known who reads bytes."""
+    readers, results = users(graph), set(graph.outputs)
+    alone = {
+        n.outputs[0].name
+        for n in graph.nodes
+        if len(readers[n.outputs[0]]) == 1 and n.outputs[0] not in results
+    }
+
+    def restore(state: Sweep, node: Node) -> Sequence[Value] | None:
+        if not isinstance(node.op, DequantizeLinear) or node.inputs[0].name not in alone:
+            return None
+        return _restored_again(state, node, node.op)
+
+    return sweep(graph, restore)
+
+
+def _restored_again(state: Sweep, node: Node, op: DequantizeLinear) -> Sequence[Value] | None:
+    made = state.producer(node.inputs[0])
+    if made is None or not isinstance(made.op, QuantizeLinear) or made.op.precision is not DType.F32:
+        return None
+    (x, *first), second = made.inputs, node.inputs[1:]
+    parameters = [[state.known(v) for v in p] for p in (first, second)]
+    if any(p is None or p.size != 1 for own in parameters for p in own):
+        return None
+    (scale, *zero), (other, *others) = ([p.reshape(()) for p in own if p is not None] for own in parameters)
+    zeros = [int(z[0]) if z else 0 for z in (zero, others)]
+    is_f32 = x.type.dtype is DType.F32 and op.dtype is DType.F32 and scale.dtype == other.dtype == np.float32
+    if not is_f32 or scale != other or zeros[0] != zeros[1]:
+        return None
+    name = node.outputs[0].name
+    given = (
+        state.add_constant(f"{name}.scale", scale),
+        state.add_constant(f"{name}.zero", np.array(zeros[0], np.float32)),
+    )
+    return state.add(FakeQuantize(made.op.dtype), (x, *given), node)
 
 
 def _delay(state: Sweep, node: Node) -> Sequence[Value] | None:

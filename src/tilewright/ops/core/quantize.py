@@ -38,11 +38,16 @@ def limits(dtype: DType) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def saturated(value: Expr, dtype: DType) -> Expr:
-    """A float that is a whole number, as a short integer. NaN becomes the least one."""
+def clamped_whole(value: Expr, dtype: DType) -> Expr:
+    """A float that is a whole number, as the nearest that a short integer may be. NaN becomes the least one."""
     low, high = (const(v, value.dtype) for v in limits(dtype))
     above = select(low < value, value, low)
-    return cast(dtype, cast(DType.I32, select(above < high, above, high)))
+    return select(above < high, above, high)
+
+
+def saturated(value: Expr, dtype: DType) -> Expr:
+    """The same, as a short integer."""
+    return cast(dtype, cast(DType.I32, clamped_whole(value, dtype)))
 
 
 def quantized(ratio: Expr, zero: Expr | None, dtype: DType) -> Expr:
@@ -219,6 +224,46 @@ class QuantizeLinear(Op):
         yield Sample(
             cls(DType.U8, precision=DType.F64), (np.array([5, 7, 9], np.int32), np.array(2, np.int32))
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FakeQuantize(Op):
+    """DequantizeLinear of QuantizeLinear, with one scale and zero point: inputs are x, the scale, and the zero point as
+    a whole number in f32. Numbers that a byte stands for are floats all the way, of which 0 has no sign.
+    """
+
+    kind = Kind.ELEMENTWISE
+    dtype: DType  # of the bytes
+
+    def infer(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.check_arity(inputs, 3)
+        x, *others = inputs
+        if any(t.dtype is not DType.F32 for t in inputs) or any(math.prod(t.shape) != 1 for t in others):
+            raise self.misfit(inputs, "takes f32, with one scale and zero point")
+        return (x,)
+
+    def compute(self, b: FuncBuilder, inputs: Sequence[Buffer], name: str) -> tuple[Buffer, ...]:
+        x, *others = inputs
+        scale, zero = (p[(0,) * len(p.shape)] for p in others)
+
+        def element(*i: Expr) -> Expr:
+            whole = unary(UnaryOp.ROUND, x[i] / scale) + zero
+            return (clamped_whole(whole, self.dtype) - zero) * scale
+
+        return (b.compute(name, x.shape, element),)
+
+    def reference(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, scale, zero = (a if n == 0 else a.reshape(()) for n, a in enumerate(inputs))
+        with np.errstate(all="ignore"):
+            q = quantized_array(x / scale, zero, self.dtype).astype(np.float32)
+            return ((q - zero) * scale,)
+
+    @classmethod
+    def samples(cls, rng: np.random.Generator) -> Iterable[Sample]:
+        x, scale = normal(rng, 3, 5) * 9, np.array(0.1, np.float32)
+        x[0] = [np.inf, -np.inf, np.nan, 0.05, -0.15]
+        yield Sample(cls(DType.U8), (x, scale, np.array(100, np.float32)))
+        yield Sample(cls(DType.I8), (x, scale, np.array(0, np.float32)))
 
 
 @dataclass(frozen=True, slots=True)
