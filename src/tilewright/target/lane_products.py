@@ -40,6 +40,11 @@ def calling(function: str, lanes: int, dtype: DType = DType.I8) -> AddProducts:
     return add
 
 
+def turned(add: AddProducts) -> AddProducts:
+    """The same with left and right factors in each other's place."""
+    return lambda c, total, left, right: add(c, total, right, left)
+
+
 def in_every_lane(c: EmitContext, operand: int, number: int, lanes: int, dtype: DType = DType.I8) -> str:
     """A group of an operand in memory, once in each lane. As one integer: vectors of so few bytes are no type of every
     processor, and LLVM takes them apart.

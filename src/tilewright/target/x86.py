@@ -14,6 +14,7 @@ from tilewright.target.intrinsic import (
     Operand,
     state,
 )
+from tilewright.target.lane_products import calling, lane_products, turned
 from tilewright.target.register_tiles import f32_tiles
 
 _AVX2 = frozenset({"avx2", "fma"})
@@ -166,4 +167,19 @@ DOT_PRODUCTS: tuple[Intrinsic, ...] = (
     ),
     _dot4("vnni.u8i8.dot4_16", "llvm.x86.avx512.vpdpbusd.512", 16, _VNNI),
     _dot4("vnni.u8i8.dot4_8", "llvm.x86.avx512.vpdpbusd.256", 8, _VNNI_NARROW),
+    # Columns of which are activations, where these lie so.
+    lane_products(
+        "vnni.i8u8.dot4_16",
+        (DType.I8, DType.U8),
+        16,
+        _VNNI,
+        turned(calling("llvm.x86.avx512.vpdpbusd.512", 16)),
+    ),
+    lane_products(
+        "vnni.i8u8.dot4_8",
+        (DType.I8, DType.U8),
+        8,
+        _VNNI_NARROW,
+        turned(calling("llvm.x86.avx512.vpdpbusd.256", 8)),
+    ),
 )
