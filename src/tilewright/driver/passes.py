@@ -23,15 +23,12 @@ from tilewright.driver.decisions import (
     Kernel,
     RangeKernel,
 )
+from tilewright.driver.few_bits import few_bits_of
 from tilewright.driver.trace import SECTIONS, ProgramTrace
 from tilewright.graph import passes as graph_passes
 from tilewright.graph.external import ExternalRegion
 from tilewright.graph.graph import Graph, Node
 from tilewright.graph.passes.boundaries import search_boundaries
-from tilewright.graph.passes.contract_blocks import contract_blocks
-from tilewright.graph.passes.contract_integers import BYTE_PAIRS, contract_integers
-from tilewright.graph.passes.delay_dequantize import delay_dequantize, fake_quantize
-from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_natively import RunGraph as RunConstants
 from tilewright.graph.passes.fold_natively import fold_natively
 from tilewright.graph.passes.group import FusionGroup, Grouped, Grouping
@@ -53,12 +50,6 @@ from tilewright.search.ranges import RangeTask, SchedulePoint, find_range_schedu
 from tilewright.support.artifact import SizeBox
 from tilewright.support.errors import UserError
 from tilewright.support.sizes import dims_in
-from tilewright.target.intrinsics import (
-    block_products,
-    bounded_byte_products,
-    byte_products,
-    sums_shorts,
-)
 from tilewright.target.target import Target
 from tilewright.tir.digest import func_digest
 from tilewright.tir.func import Func, Module
@@ -164,16 +155,9 @@ def run_passes(
 # ------------------------------------------------------------------------------------------------------ the passes
 
 
-def contract_bytes(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
-    """Quantised layers as sums of integers, where the target has instructions for these."""
-    products, target = byte_products(context.target), context.target
-    are_widened = not products and sums_shorts(target)
-    types = BYTE_PAIRS if are_widened else products
-    bounds = bounded_byte_products(target)
-    graph = delay_dequantize(state.graph)
-    graph = contract_integers(graph, types, bounds, are_widened=are_widened)
-    graph = contract_blocks(graph, block_products(target), target.lanes(4))
-    return replace(state, graph=fake_quantize(eliminate_dead(graph))), ()
+def contract_few_bits(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
+    """Layers of few bits as the target computes them."""
+    return replace(state, graph=few_bits_of(state.graph, context.target)), ()
 
 
 def fold_large(state: ProgramState, given: Decisions | None, context: PassContext) -> PassResult:
@@ -459,7 +443,7 @@ def task_key(func: Func, constants: Container[Buffer]) -> str:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass("integers", contract_bytes),  # before constants are folded: weights would be floats
+    Pass("integers", contract_few_bits),  # before constants are folded: weights would be floats
     Pass("fold", fold_large),
     Pass("prepare", prepare_graph),  # a normal form: nothing to decide
     Pass("groups", group_nodes),  # nodes -> Funcs

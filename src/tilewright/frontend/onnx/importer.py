@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-from onnx import FunctionProto, NodeProto
+from onnx import FunctionProto
 
 from tilewright.frontend.onnx.custom_ops import unsupported, unsupported_node
 from tilewright.frontend.onnx.file import OverLimit, check_tensor_bytes
+from tilewright.frontend.onnx.four_bits import in_bytes
 from tilewright.frontend.onnx.functions import inline
 from tilewright.frontend.onnx.host import is_native, run_checked, run_reference
 from tilewright.frontend.onnx.names import free_names, label, subgraphs
@@ -48,8 +48,6 @@ from tilewright.support.arrays import Array
 from tilewright.support.errors import UserError
 from tilewright.support.sizes import is_open
 
-# Bytes that hold the numbers of types of 4 bits.
-_BYTES_OF = {np.dtype(ml_dtypes.int4): np.dtype(np.int8), np.dtype(ml_dtypes.uint4): np.dtype(np.uint8)}
 _KEPT_BYTES = 1 << 20  # what is known and larger is computed all the same, not handed on
 
 
@@ -237,8 +235,11 @@ class StageImporter:
         special = self._special.get(step.node.op_type) if step.domain == "" else None
         native = step.native()
         if native is DequantizeLinear and opaque:
-            in_bytes = self._in_bytes(step)
-            step, opaque = (step, opaque) if in_bytes is None else (in_bytes, False)
+            found = in_bytes(step, {n: self._held_or_known(n) for n in step.node.input if self._is_opaque(n)})
+            if found is not None:
+                step, opaque = found.site, False
+                for name in found.arrays.keys() - self._values.keys():
+                    self._define(name, found.arrays[name])
         if special is not None and not opaque:
             result = special(step, attrs)
             if isinstance(result, Value):
@@ -260,25 +261,6 @@ class StageImporter:
             expanded = functions.expand(step, lambda: types, lambda: self._written(step, attrs, types))
             return None if expanded is None else self._parts(step, expanded)
         return []
-
-    def _in_bytes(self, step: NodeSite) -> NodeSite | None:
-        """The node with what is known in 4 bits as bytes, which native code has, and which stand for the same numbers;
-        None if that is not all that is opaque.
-        """
-        node = NodeProto()
-        node.CopyFrom(step.node)
-        for n, name in enumerate(step.node.input):
-            if not self._is_opaque(name):
-                continue
-            found = self._held_or_known(name)
-            array: Array | None = found if isinstance(found, np.ndarray) else None
-            wide = None if array is None else _BYTES_OF.get(array.dtype)
-            if array is None or wide is None:
-                return None
-            node.input[n] = f"{name}~{wide}"
-            if node.input[n] not in self._values:
-                self._define(node.input[n], array.astype(wide))
-        return replace(step, node=node)
 
     def _parts(self, whole: NodeSite | None, parts: list[NodeSite]) -> list[NodeSite]:
         """Note what `parts` are parts of: the outermost node that stands for them."""
