@@ -76,6 +76,8 @@ def graph_of_blocks(func: Func, blocks: Sequence[OwnBlock]) -> FlowGraph:
     """Of blocks that do what `func` does."""
     graph, _ = joined_graph(func.name, func.params, blocks)
     check_rows(graph)
+    if not graph.nodes:
+        raise ScheduleError(f"nothing that {func.name} needs is in these blocks")
     return graph if any(n.is_fold or n.is_scan for n in graph.nodes) else sweeping(graph)
 
 
