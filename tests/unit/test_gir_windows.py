@@ -26,7 +26,6 @@ from tilewright.target.names import resolve_target
 from tilewright.tir.build import FuncBuilder
 from tilewright.tir.func import Func, single
 from tilewright.tir.interp import run_func
-from tilewright.tir.parser import parse_func
 
 F32 = DType.F32
 POOL = """\
@@ -195,25 +194,3 @@ def test_what_computes_before_a_window_is_no_padding() -> None:
     func = f.finish(f.reduce("y", (7,), (3,), pair, "max"))
     with pytest.raises(ScheduleError, match="y reads t at other elements than its own"):
         window_graph_of(func)
-
-
-def test_blocks_that_nobody_needs_are_no_stages() -> None:
-    func = parse_func("""
-@func
-def unread(X: f32[5, 1], Y: out(f32[5, 1])):
-    T = alloc(f32[5, 1])
-    for a in range(5):
-        for b in range(1):
-            with block("T"):
-                va = spatial(5, a)
-                vb = spatial(1, b)
-                T[va, vb] = X[va, vb] * X[va, vb]
-    for c in range(5):
-        for d in range(1):
-            with block("Y"):
-                vc = spatial(5, c)
-                vd = spatial(1, d)
-                Y[vc, vd] = X[vc, vd]
-""")
-    with pytest.raises(ScheduleError, match="nothing that unread needs is in these blocks"):
-        Schedule(single(func)).apply(StreamWindows(("T",), 8, 3, 1, 2, separate=False, halve=0))
