@@ -39,7 +39,7 @@ from tilewright.llm.generate import Decoder
 from tilewright.llm.prepare import prepare_decoder
 from tilewright.llm.write_model import write_decoder
 from tilewright.support.affinity import pinned
-from tilewright.support.turns import Ratio, bootstrap_medians
+from tilewright.support.turns import Series, speedup
 from tilewright.target.target import native
 
 SHAPE = Path(ROOT) / "examples" / "llm" / "qwen2.5-0.5b"
@@ -77,10 +77,18 @@ class Found:
 
     version: str
     logits: Any
-    prompts: list[float] = field(default_factory=list)
-    rounds: list[float] = field(default_factory=list)  # medians of tokens
+    prompts: list[tuple[float, ...]] = field(default_factory=list)  # by rounds
+    tokens: list[tuple[float, ...]] = field(default_factory=list)
     before_mb: float = 0.0
     resident_mb: float = 0.0
+
+    @property
+    def prompt_times(self) -> Series:
+        return Series(tuple(self.prompts))
+
+    @property
+    def token_times(self) -> Series:
+        return Series(tuple(self.tokens))
 
 
 def weight_bytes(config: DecoderConfig) -> int:
@@ -153,26 +161,19 @@ def measure(
             for name, process in processes.items():
                 text = process.ask({"do": "text", "count": count})
                 own = found[name]
-                own.prompts.append(text["prompt"])
-                own.rounds.append(float(np.median(text["tokens"])))
+                own.prompts.append((text["prompt"],))
+                own.tokens.append(tuple(text["tokens"]))
                 own.before_mb, own.resident_mb = text["before_mb"], text["resident_mb"]
             with pinned(threads):
                 rates.append(measure_limits(native(), threads).byte_rate)
     return found, float(np.median(rates))
 
 
-def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
-    random = np.random.default_rng(0)
-    draws = [bootstrap_medians(rounds, random) for rounds in (theirs, ours)]
-    low, high = np.percentile(draws[0] / draws[1], (2.5, 97.5))
-    return Ratio(float(np.median(theirs) / np.median(ours)), float(low), float(high))
-
-
 def rows(found: Mapping[str, Found], nbytes: int, rate: float, prompt: int) -> list[list[str]]:
     lines: list[list[str]] = []
     wanted = found["ort"].logits if "ort" in found else found[OURS].logits
     for name, own in found.items():
-        token = float(np.median(own.rounds))
+        token = own.token_times.median
         difference = float(np.abs(own.logits - wanted).max() / np.abs(wanted).max())
         lines.append(
             [
@@ -180,10 +181,10 @@ def rows(found: Mapping[str, Found], nbytes: int, rate: float, prompt: int) -> l
                 own.version,
                 f"{token * 1e3:.2f}",
                 f"{1 / token:.1f}",
-                "" if name == OURS else ratio_text(_ratio(own.rounds, found[OURS].rounds)),
+                "" if name == OURS else ratio_text(speedup(found[OURS].token_times, own.token_times)),
                 f"{nbytes / token / rate:.2f}" if name == OURS else "",
-                f"{prompt / float(np.median(own.prompts)):.0f}",
-                "" if name == OURS else ratio_text(_ratio(own.prompts, found[OURS].prompts)),
+                f"{prompt / own.prompt_times.median:.0f}",
+                "" if name == OURS else ratio_text(speedup(found[OURS].prompt_times, own.prompt_times)),
                 f"{own.resident_mb:.0f} ({own.resident_mb * 2**20 / nbytes:.2f})",
                 f"{own.resident_mb - own.before_mb:.0f} ({(own.resident_mb - own.before_mb) * 2**20 / nbytes:.2f})",
                 f"{difference:.1e}",
@@ -232,10 +233,10 @@ def main(against: str, prompt: int, count: int, turns: Turns, page: PageOptions)
                 note(" ".join(line))
             own = found[OURS]
             against_each = ", ".join(
-                f"{_ratio(found[p].rounds, own.rounds).value:.2f} times the speed of {ENGINES[p].title}"
+                f"{speedup(own.token_times, found[p].token_times).value:.2f} times the speed of {ENGINES[p].title}"
                 for p in peers
             )
-            share = nbytes / float(np.median(own.rounds)) / rate
+            share = nbytes / own.token_times.median / rate
             leads.append(
                 f"{against_each}, and {share:.2f} of that of memory ({threads_text(threads).lower()})"
             )

@@ -17,13 +17,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.engines.openvino import OpenVino
+from benchmarks.engines.ort_session import open_session
 
 if TYPE_CHECKING:
     from tilewright.cli.guest.job import EngineJob, Progress
@@ -165,12 +165,8 @@ class OnnxRuntimeCalls(OpenCalls):
 
     def __init__(self, job: EngineJob, progress: Progress) -> None:
         super().__init__(job)
-        onnxruntime: Any = import_module("onnxruntime")
+        onnxruntime, self._session = open_session(job)
         self.version = onnxruntime.__version__
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = job.threads, 1
-        options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
         self._names = [o.name for o in self._session.get_outputs()]
 
     def call(self, feeds: dict[str, Any]) -> list[Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.engines.decoders.decoder import TextEngine
+from benchmarks.engines.ort_session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,13 +20,8 @@ if TYPE_CHECKING:
 class OnnxRuntime(TextEngine):
     def __init__(self, job: EngineJob, progress: Progress) -> None:
         super().__init__()
-        onnxruntime: Any = import_module("onnxruntime")
-        self.version = onnxruntime.__version__
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = job.threads, 1
-        options.log_severity_level = 3
-        self._values = onnxruntime.OrtValue
-        self._session = onnxruntime.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
+        onnxruntime, self._session = open_session(job)
+        self.version, self._values = onnxruntime.__version__, onnxruntime.OrtValue
         inputs = {i.name: i.shape for i in self._session.get_inputs()}
         self._caches = {name: shape for name, shape in inputs.items() if name.startswith("past_key_values.")}
 
