@@ -183,7 +183,7 @@ def test_weights_that_are_dequantized_by_blocks(is_gemm: bool, dtype: type, bits
     b, (columns, count, blocks) = GraphBuilder(), (64, 19, 2)
     codes = RNG.integers(low, low + (1 << bits), (columns, count)).astype(dtype)
     codes[0, :2] = low, low + (1 << bits) - 1
-    scales = RNG.uniform(0.5, 2, (blocks, count)).astype(np.float32)
+    scales = (RNG.uniform(0.5, 2, (blocks, count)) / 2 ** (bits + 4)).astype(np.float32)  # sums of about 1
     given = [codes, scales]
     if zero:
         each = RNG.integers(low, low + (1 << bits), scales.shape)

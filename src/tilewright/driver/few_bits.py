@@ -4,7 +4,6 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes.contract_blocks import contract_blocks
 from tilewright.graph.passes.contract_integers import BYTE_PAIRS, contract_integers
 from tilewright.graph.passes.delay_dequantize import delay_dequantize, fake_quantize
-from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.target.intrinsics import (
     block_products,
     bounded_byte_products,
@@ -22,4 +21,4 @@ def few_bits_of(graph: Graph, target: Target) -> Graph:
     types = BYTE_PAIRS if are_widened else products
     graph = contract_integers(graph, types, bounded_byte_products(target), are_widened=are_widened)
     graph = contract_blocks(graph, block_products(target), target.lanes(4))
-    return fake_quantize(eliminate_dead(graph))
+    return fake_quantize(graph)

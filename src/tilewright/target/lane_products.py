@@ -40,7 +40,7 @@ def calling(function: str, lanes: int, dtype: DType = DType.I8) -> AddProducts:
     return add
 
 
-def turned(add: AddProducts) -> AddProducts:
+def swapped(add: AddProducts) -> AddProducts:
     """The same with left and right factors in each other's place."""
     return lambda c, total, left, right: add(c, total, right, left)
 
@@ -63,8 +63,9 @@ def lane_products(
     features: frozenset[str],
     add: AddProducts,
     steps: float = 1.0,
+    within: tuple[int, int] | None = None,
 ) -> Intrinsic:
-    """C[j] += Σ A[k] · B[j, k], of these types of A and B, which have one size."""
+    """C[j] += Σ A[k] · B[j, k], of these types of A and B, which have one size. B has to lie `within` these numbers."""
     left, right = types
     group = BYTES // left.bytes
     c = Buffer("C", (lanes,), DType.I32, Scope.REGISTER)
@@ -79,7 +80,7 @@ def lane_products(
     return Intrinsic(
         name,
         state("dot", (c, a, b), {j: lanes}, {k: group}, c[j], value),
-        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
+        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2, within)),
         features,
         emitter=emit,
         steps=steps,

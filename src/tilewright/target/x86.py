@@ -4,18 +4,10 @@ import itertools
 from collections.abc import Iterator
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Scope, Var, cast
-from tilewright.target.intrinsic import (
-    ANYWHERE,
-    MEMORY,
-    EmitContext,
-    Emitter,
-    Intrinsic,
-    Operand,
-    state,
-)
-from tilewright.target.lane_products import calling, lane_products, turned
+from tilewright.target.intrinsic import EmitContext, Intrinsic
+from tilewright.target.lane_products import AddProducts, calling, lane_products, swapped
 from tilewright.target.register_tiles import f32_tiles
+from tilewright.target.x86_few_bits import adding_in_shorts
 
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = frozenset({"avx512f", "fma"})
@@ -39,147 +31,46 @@ F32_WIDE_TILES: tuple[Intrinsic, ...] = f32_tiles("avx512", 16, _AVX512, _tile_s
 # ---------------------------------------------------------------------------------------------------- dot products
 
 
-def _emit_dot2(instruction: str, lanes: int) -> Emitter:
-    """vpmaddwd multiplies pairs of i16 and adds neighbours: it is exact modulo 2^32, unlike vpmaddubsw on bytes, which
-    saturates. vpdpwssd adds these to the sum of a lane as well.
-    """
+def _pairs(function: str, lanes: int) -> AddProducts:
+    """vpmaddwd multiplies pairs of i16 and adds neighbours, which is exact modulo 2^32."""
     sums, shorts = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
 
-    def emit(c: EmitContext) -> None:
-        pair = c.op(f"bitcast <2 x i16> {c.get(1, 0, 2)} to i32")
-        a = c.op(f"bitcast {sums} {c.splat('i32', pair, lanes)} to {shorts}")
-        factors = ((shorts, a), (shorts, c.get(2, 0, 2 * lanes)))
-        if "vpdp" in instruction:
-            c.put(0, 0, lanes, c.call(instruction, sums, (sums, c.get(0, 0, lanes)), *factors))
-        else:
-            dot = c.call(instruction, sums, *factors)
-            c.put(0, 0, lanes, c.op(f"add {sums} {c.get(0, 0, lanes)}, {dot}"))
+    def add(c: EmitContext, total: str, left: str, right: str) -> str:
+        return c.op(f"add {sums} {total}, {c.call(function, sums, (shorts, left), (shorts, right))}")
 
-    return emit
+    return add
 
 
-def _dot2(name: str, instruction: str, lanes: int, features: frozenset[str], steps: float = 1.0) -> Intrinsic:
-    """C[j] += A[0] · B[j, 0] + A[1] · B[j, 1]: a pair of A against pairs of B that lie side by side."""
-    c = Buffer("C", (lanes,), DType.I32, Scope.REGISTER)
-    a, b = Buffer("A", (2,), DType.I16), Buffer("B", (lanes, 2), DType.I16)
-    j, k = Var("j"), Var("k")
-    value = c[j] + cast(DType.I32, a[k]) * cast(DType.I32, b[j, k])
-    return Intrinsic(
-        name,
-        state("dot2", (c, a, b), {j: lanes}, {k: 2}, c[j], value),
-        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
-        features,
-        emitter=_emit_dot2(instruction, lanes),
-        steps=steps,
-    )
-
-
-def _emit_dot4(instruction: str, lanes: int) -> Emitter:
-    """vpdpbusd adds the four products of bytes to the sum of a lane, modulo 2^32 (vpdpbusds would saturate)."""
-    sums, chars = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
-
-    def emit(c: EmitContext) -> None:
-        word = c.op(f"bitcast <4 x i8> {c.get(1, 0, 4)} to i32")
-        a = c.op(f"bitcast {sums} {c.splat('i32', word, lanes)} to {chars}")
-        operands = (sums, c.get(0, 0, lanes)), (chars, a), (chars, c.get(2, 0, 4 * lanes))
-        c.put(0, 0, lanes, c.call(instruction, sums, *operands))
-
-    return emit
-
-
-def _dot4(name: str, instruction: str, lanes: int, features: frozenset[str]) -> Intrinsic:
-    """C[j] += Σ A[k] · B[j, k] over four bytes, which lie side by side: those of A unsigned, those of B signed."""
-    c = Buffer("C", (lanes,), DType.I32, Scope.REGISTER)
-    a, b = Buffer("A", (4,), DType.U8), Buffer("B", (lanes, 4), DType.I8)
-    j, k = Var("j"), Var("k")
-    value = c[j] + cast(DType.I32, a[k]) * cast(DType.I32, b[j, k])
-    return Intrinsic(
-        name,
-        state("dot4", (c, a, b), {j: lanes}, {k: 4}, c[j], value),
-        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), Operand("B", MEMORY, 2)),
-        features,
-        emitter=_emit_dot4(instruction, lanes),
-    )
-
-
+_AVX2_ONLY = frozenset({"avx2"})
 _AVX512BW = frozenset({"avx512f", "avx512bw"})
 _VNNI = frozenset({"avx512f", "avx512vnni"})
 _VNNI_NARROW = _VNNI | {"avx512vl"}
-# Of vpmaddwd with vpaddd after it, times one multiply-add; measured on a Zen 3: 1.62 such pairs in a cycle, of 2.
-_PAIR = 1.24
-
-
-# ------------------------------------------------------------------------------------- bytes that lie within bounds
-
-
-def _emit_bounded(instructions: tuple[str, str], lanes: int) -> Emitter:
-    """vpmaddubsw adds two products of bytes in 16 bits, where it saturates, but not with such weights. vpmaddwd by ones
-    adds neighbours.
-    """
-    sums, shorts, chars = f"<{lanes} x i32>", f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
-
-    def emit(c: EmitContext) -> None:
-        word = c.op(f"bitcast <4 x i8> {c.get(1, 0, 4)} to i32")
-        a = c.op(f"bitcast {sums} {c.splat('i32', word, lanes)} to {chars}")
-        pairs = c.call(instructions[0], shorts, (chars, a), (chars, c.get(2, 0, 4 * lanes)))
-        dot = c.call(instructions[1], sums, (shorts, pairs), (shorts, c.splat("i16", "1", 2 * lanes)))
-        c.put(0, 0, lanes, c.op(f"add {sums} {c.get(0, 0, lanes)}, {dot}"))
-
-    return emit
-
-
-def _bounded(name: str, instructions: tuple[str, str], lanes: int, features: frozenset[str]) -> Intrinsic:
-    """As `_dot4`, with weights of which two products fit 16 bits."""
-    c = Buffer("C", (lanes,), DType.I32, Scope.REGISTER)
-    a, b = Buffer("A", (4,), DType.U8), Buffer("B", (lanes, 4), DType.I8)
-    j, k, most = Var("j"), Var("k"), _SHORT // (2 * _BYTE)
-    value = c[j] + cast(DType.I32, a[k]) * cast(DType.I32, b[j, k])
-    weights = Operand("B", MEMORY, 2, within=(-most, most))
-    return Intrinsic(
-        name,
-        state("bounded", (c, a, b), {j: lanes}, {k: 4}, c[j], value),
-        (Operand("C", ANYWHERE, 1), Operand("A", MEMORY, 1), weights),
-        features,
-        emitter=_emit_bounded(instructions, lanes),
-        steps=_TRIPLE,
-    )
-
-
-_BYTE, _SHORT = 255, 32767  # the largest number of an unsigned byte, and of 16 bits; given
-# Of vpmaddubsw, vpmaddwd and vpaddd, times one multiply-add; measured on a Zen 3: 0.96 of these in a cycle.
-_TRIPLE = 2.08
+# Of vpmaddwd with vpaddd after it, and of vpmaddubsw before both, times one multiply-add; measured on a Zen 3: 1.62 and
+# 0.96 of these in a cycle, of 2.
+_PAIR, _TRIPLE = 1.24, 2.08
+# Two products with an unsigned byte fit 16 bits, so vpmaddubsw does not saturate; counted: 2 · 255 · 64 < 2^15.
+_SMALL = (-64, 64)
+# vpdpbusd adds four products of bytes to the sum of a lane, and vpdpwssd two of i16, modulo 2^32.
+_BYTES = calling("llvm.x86.avx512.vpdpbusd.512", 16)  # 16 lanes; given
+_NARROW_BYTES = calling("llvm.x86.avx512.vpdpbusd.256", _LANES)
+_SHORTS = calling("llvm.x86.avx512.vpdpwssd.512", 16, DType.I16)  # 16 lanes; given
+_UNSIGNED, _SIGNED, _SHORT = (DType.U8, DType.I8), (DType.I8, DType.U8), (DType.I16, DType.I16)
 
 DOT_PRODUCTS: tuple[Intrinsic, ...] = (
-    _dot2("x86.i16.dot2_8", "llvm.x86.avx2.pmadd.wd", _LANES, frozenset({"avx2"}), _PAIR),
-    _dot2("avx512.i16.dot2_16", "llvm.x86.avx512.pmaddw.d.512", 16, _AVX512BW, _PAIR),
-    _dot2("vnni.i16.dot2_16", "llvm.x86.avx512.vpdpwssd.512", 16, _VNNI),
-    _bounded(
-        "x86.u8i8.bounded4_8",
-        ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
-        _LANES,
-        frozenset({"avx2"}),
-    ),
-    _bounded(
-        "avx512.u8i8.bounded4_16",
-        ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"),
-        16,
-        _AVX512BW,
-    ),
-    _dot4("vnni.u8i8.dot4_16", "llvm.x86.avx512.vpdpbusd.512", 16, _VNNI),
-    _dot4("vnni.u8i8.dot4_8", "llvm.x86.avx512.vpdpbusd.256", 8, _VNNI_NARROW),
-    # Columns of which are activations, where these lie so.
     lane_products(
-        "vnni.i8u8.dot4_16",
-        (DType.I8, DType.U8),
-        16,
-        _VNNI,
-        turned(calling("llvm.x86.avx512.vpdpbusd.512", 16)),
+        "x86.i16.dot2_8", _SHORT, _LANES, _AVX2_ONLY, _pairs("llvm.x86.avx2.pmadd.wd", _LANES), _PAIR
     ),
     lane_products(
-        "vnni.i8u8.dot4_8",
-        (DType.I8, DType.U8),
-        8,
-        _VNNI_NARROW,
-        turned(calling("llvm.x86.avx512.vpdpbusd.256", 8)),
+        "avx512.i16.dot2_16", _SHORT, 16, _AVX512BW, _pairs("llvm.x86.avx512.pmaddw.d.512", 16), _PAIR
     ),
+    lane_products("vnni.i16.dot2_16", _SHORT, 16, _VNNI, _SHORTS),
+    lane_products(
+        "x86.u8i8.bounded4_8", _UNSIGNED, _LANES, _AVX2_ONLY, adding_in_shorts(_LANES), _TRIPLE, _SMALL
+    ),
+    lane_products("avx512.u8i8.bounded4_16", _UNSIGNED, 16, _AVX512BW, adding_in_shorts(16), _TRIPLE, _SMALL),
+    lane_products("vnni.u8i8.dot4_16", _UNSIGNED, 16, _VNNI, _BYTES),
+    lane_products("vnni.u8i8.dot4_8", _UNSIGNED, _LANES, _VNNI_NARROW, _NARROW_BYTES),
+    # Columns of activations, where these lie so.
+    lane_products("vnni.i8u8.dot4_16", _SIGNED, 16, _VNNI, swapped(_BYTES)),
+    lane_products("vnni.i8u8.dot4_8", _SIGNED, _LANES, _VNNI_NARROW, swapped(_NARROW_BYTES)),
 )

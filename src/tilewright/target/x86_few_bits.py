@@ -54,6 +54,16 @@ class _Shorts:
         return self._c.op(f"add {sums} {total}, {pairs}")
 
 
+def adding_in_shorts(lanes: int) -> AddProducts:
+    """Of unsigned bytes with signed ones of which two products fit 16 bits."""
+
+    def add(c: EmitContext, total: str, left: str, right: str) -> str:
+        shorts = _Shorts(c, lanes)
+        return shorts.added(total, shorts.products(left, right))
+
+    return add
+
+
 def _emit_nibbles(groups: int, lanes: int) -> Emitter:
     """vpmaddubsw adds two products of at most 15 · 128, and eight of these fit 16 bits: nothing saturates."""
 

@@ -6,7 +6,7 @@ forms that saturate (`vpdpbusds`) are not declared.
 
 from tilewright.ir.dtype import DType
 from tilewright.target.intrinsic import Intrinsic
-from tilewright.target.lane_products import adding_halves, calling, half_products, lane_products, turned
+from tilewright.target.lane_products import adding_halves, calling, half_products, lane_products, swapped
 from tilewright.target.x86_few_bits import adding_bytes, unsigned_products
 
 _LANES = 8  # of 32 bits; given
@@ -19,7 +19,7 @@ _SHORTS = calling("llvm.x86.avx512.vpdpwssd.256", _LANES, DType.I16)
 DOT_PRODUCTS: tuple[Intrinsic, ...] = (
     lane_products("avxvnni.i16.dot2_8", (DType.I16, DType.I16), _LANES, _VNNI, _SHORTS),
     lane_products("avxvnni.u8i8.dot4_8", (DType.U8, DType.I8), _LANES, _VNNI, _BYTES),
-    lane_products("avxvnni.i8u8.dot4_8", (DType.I8, DType.U8), _LANES, _VNNI, turned(_BYTES)),
+    lane_products("avxvnni.i8u8.dot4_8", (DType.I8, DType.U8), _LANES, _VNNI, swapped(_BYTES)),
     *(
         lane_products(
             f"avxvnniint8.{a}{b}.dot4_8", (a, b), _LANES, _INT8, calling(f"llvm.x86.avx2.{f}.256", _LANES)

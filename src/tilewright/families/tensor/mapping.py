@@ -147,12 +147,12 @@ def mappings(block: Block, intrinsic: Intrinsic) -> Mappings | NoMapping:
     found = matches(block, intrinsic)
     if isinstance(found, str):
         return NoMapping(found)
-    bounded = next((o for o in intrinsic.operands if o.within is not None), None)
-    if bounded is not None:  # copies are made of values as they are
-        low, high = bounded.within or (0, 0)
-        return NoMapping(
-            f"what {block.name} reads as {bounded.name} is not known to lie within {low} and {high}"
-        )
+    for o in intrinsic.operands:
+        if o.within is not None:  # copies are made of values as they are
+            low, high = o.within
+            return NoMapping(
+                f"what {block.name} reads as {o.name} is not known to lie within {low} and {high}"
+            )
     choices: list[MappingChoice] = []
     reasons: list[str] = []
     for match in found:

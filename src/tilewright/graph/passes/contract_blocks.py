@@ -41,9 +41,8 @@ from tilewright.ops.core.reduce import ReduceSum
 from tilewright.ops.core.weight_panels import Panels
 from tilewright.support.arrays import Array
 
-PackedProducts: TypeAlias = Mapping[
-    int, tuple[int, DType]
-]  # by bits of weights: lanes, and the type of the bytes
+# By bits of weights: lanes, and the type of the bytes.
+PackedProducts: TypeAlias = Mapping[int, tuple[int, DType]]
 
 _BITS, _INTEGERS = (4, 8), 4  # of a code; the level of accuracy; given
 _MOST_BLOCK = (
@@ -147,14 +146,19 @@ def _dequantized(state: Sweep, node: Node) -> _Weights | None:
     axis = 1 if isinstance(node.op, Gemm) and node.op.trans_b else 0
     granularity = made.op.granularity
     arrays = [a for v in made.inputs if (a := state.known(v)) is not None]
-    if len(arrays) < len(made.inputs) or granularity.axis != axis or arrays[0].ndim != 2:
+    block = granularity.block
+    if (
+        len(arrays) < len(made.inputs)
+        or granularity.axis != axis
+        or not 16 <= block <= _MOST_BLOCK
+        or block % 2
+    ):
+        return None
+    if arrays[0].ndim != 2 or arrays[0].shape[axis] % block or arrays[0].dtype.itemsize > 1:
         return None
     codes, scales, *zeros = (a if axis else np.ascontiguousarray(a.T) for a in arrays)
-    block = granularity.block
     is_signed = codes.dtype == np.int8
-    if codes.dtype.itemsize > 1 or not 16 <= block <= _MOST_BLOCK or block % 2:
-        return None
-    if codes.shape[1] % block or scales.dtype != np.float32:
+    if scales.dtype != np.float32:
         return None
     lowest = -8 if is_signed else 0
     is_short = all(a.min(initial=0) >= lowest and a.max(initial=0) < lowest + 16 for a in (codes, *zeros))
@@ -163,9 +167,7 @@ def _dequantized(state: Sweep, node: Node) -> _Weights | None:
     columns, blocks = scales.shape
     whole = (codes.astype(np.int16) + shift).astype(np.uint8).reshape(columns, blocks, block)
     offsets = (zeros[0] if zeros else np.zeros(1, np.int16)).astype(np.int16) + shift
-    first = offsets.flat[0]
-    is_one = bool((offsets == first).all())
-    return _Weights(bits, whole, scales, (offsets.reshape(-1)[:1] if is_one else offsets).astype(np.uint8))
+    return _Weights(bits, whole, scales, _one_if_equal(offsets.astype(np.uint8)))
 
 
 def _middles(zeros: Array | None, bits: int, rows: int, blocks: int) -> Array:
@@ -176,8 +178,11 @@ def _middles(zeros: Array | None, bits: int, rows: int, blocks: int) -> Array:
         found = unpacked_array(zeros.reshape(rows, -1), bits)[:, :blocks]
     else:
         found = _narrow(zeros.reshape(rows, blocks).astype(np.float32), np.uint8)
-    first = found.flat[0]
-    return np.full(1, first) if (found == first).all() else found
+    return _one_if_equal(found)
+
+
+def _one_if_equal(zeros: Array) -> Array:
+    return zeros.reshape(-1)[:1] if (zeros == zeros.flat[0]).all() else zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +225,9 @@ def _product_of_table(graph: Graph, node: Node) -> Node | None:
     table, _, *rest = node.inputs
     own = [graph.constants.get(v) for v in (table, *rest)]
     for other in graph.nodes:
-        if not isinstance(other.op, MatMulNBits) or (other.op.bits, other.op.block) != (
-            node.op.bits,
-            node.op.block,
-        ):
+        if not isinstance(other.op, MatMulNBits):
+            continue
+        if (other.op.bits, other.op.block) != (node.op.bits, node.op.block):
             continue
         _, w, scale, zero, groups, _ = optional_inputs((True, True, True, *other.op.has), other.inputs)
         theirs = [graph.constants.get(v) for v in (w, scale, zero) if v is not None]

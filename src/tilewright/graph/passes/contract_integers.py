@@ -38,6 +38,7 @@ from tilewright.ops.core.integer import Channels, ConvInteger, MatMulInteger, op
 from tilewright.ops.core.pieces import Pad
 from tilewright.ops.core.qlinear import QLinearConv, QLinearMatMul
 from tilewright.ops.core.quantize import DequantizeLinear, QuantizeLinear
+from tilewright.ops.core.weight_panels import WORD
 from tilewright.ops.core.window import Window
 from tilewright.ops.core.winograd import algorithms
 from tilewright.support.arrays import Array
@@ -46,7 +47,6 @@ from tilewright.target.intrinsics import BoundedBytes
 
 Products: TypeAlias = Collection[tuple[DType, DType]]
 
-_WORD = 4  # bytes that instructions read at a time; given
 _MOST_MISSING = 3  # channels that there are for each that is missing, at least; judged: a third more products
 _EXACT = 1 << 24  # whole numbers below it are floats; given
 _MOST_SUMS = 1 << 22  # bytes of sums of weights that may differ from place to place; bound
@@ -70,7 +70,7 @@ class _Products:
         """How many channels of zeros make words of bytes of them, which instructions read in place, where that takes
         few more products. Short integers are read in pairs.
         """
-        missing = 0 if self.are_widened else -count % _WORD
+        missing = 0 if self.are_widened else -count % WORD
         return missing if missing * _MOST_MISSING <= count else 0
 
     def bounded(self, weights: Array) -> BoundedBytes | None:

@@ -60,11 +60,7 @@ class _Rule:
         if out.name in self._results:
             return state.add(Cast(to), (x,), node) if stands_for else None
         if stands_for is not None and to in (DType.F32, stands_for):
-            if to is stands_for:
-                return (x,)
-            return state.add(
-                Cast(DType.F32), (x,), node
-            )  # it stands for nothing narrower: what follows is not rounded
+            return (x,)  # results are rounded where they are halves, whatever they are made from
         if to.is_half and x.type.dtype is DType.F32:
             return (self._round(state, node, x, to),)
         return state.add(Cast(to), (x,), node) if stands_for else None
