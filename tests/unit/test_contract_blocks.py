@@ -205,3 +205,13 @@ def test_weights_that_are_dequantized_by_blocks(is_gemm: bool, dtype: type, bits
     want, found = (interpret_graph(g, feeds)["y"] for g in (graph, after))
     np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5 * np.abs(want).max())
     check_lowered(after)
+
+
+def test_dequantized_weights_of_many_rows_are_floats() -> None:
+    b = GraphBuilder()
+    codes = b.constant("w", RNG.integers(-8, 8, (64, 16)).astype(np.int8))
+    scales = b.constant("s", RNG.uniform(0.5, 2, (2, 16)).astype(np.float32))
+    x = b.input("x", TensorType(DType.F32, (64, 64)))
+    w = b.apply(DequantizeLinear(DType.F32, Granularity(0, 32)), codes, scales)
+    graph = b.finish(b.apply(MatMul(), x, w, name="y"))
+    assert contract(graph) is graph

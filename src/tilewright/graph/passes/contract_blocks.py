@@ -8,7 +8,8 @@
 
 A level of 4 says that x may be brought to bytes, by blocks of its rows: sums of integers, where the target has an
 instruction for these. All other levels are sums of floats. Either way codes keep their bits, in the order in which
-kernels read them. One zero point for all is multiplied with the sums of x.
+kernels read them. One zero point for all is multiplied with the sums of x. Dequantized weights of many rows are floats,
+which is quicker, and what the model says.
 
     y = GatherBlockQuantized(w, i, s, z)      ──>      y = PanelGather(w', i, s', z')
 
@@ -23,6 +24,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright.graph.graph import Graph, Node, Value
+from tilewright.graph.half_weights import reads_weights
 from tilewright.graph.rewrite import Sweep, sweep
 from tilewright.ir.dtype import DType
 from tilewright.ops.contrib.quant_gather import GatherBlockQuantized
@@ -74,7 +76,7 @@ def contract_blocks(graph: Graph, products: PackedProducts, lanes: int) -> Graph
                 return (
                     None if found is None or x is None else _contracted(state, node, x, columns, bias, found)
                 )
-            case MatMul() | Gemm(alpha=1.0, beta=1.0, trans_a=False):
+            case MatMul() | Gemm(alpha=1.0, beta=1.0, trans_a=False) if reads_weights(node, 1):
                 weights = _dequantized(state, node)
                 if weights is None:
                     return None
